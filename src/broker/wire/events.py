@@ -1,0 +1,60 @@
+"""What happened, in order. One enum; the docs table and the counters are derived from it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from broker.wire.jobs import Frozen
+
+
+class EventType(StrEnum):
+    """Each member carries its own documentation: `EventType.JOB_FAILED.means`."""
+
+    means: str
+
+    def __new__(cls, value: str, means: str = "") -> EventType:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.means = means
+        return member
+
+    JOB_SUBMITTED = "job_submitted", "A job was accepted and is on disk."
+    JOB_ASSIGNED = "job_assigned", "A worker was given the job: a new assignment, pending."
+    JOB_STARTED = "job_started", "The process exists."
+    JOB_COMPLETED = "job_completed", "Exit code 0, committed by the owner."
+    JOB_FAILED = "job_failed", "It was launched and ended badly; the data carry exit code, signal or error."
+    JOB_CANCELLED = "job_cancelled", "It was stopped on request, and its process tree is gone or never was."
+    JOB_STOP_REQUESTED = "job_stop_requested", "Somebody asked to stop it; the worker has yet to confirm."
+    JOB_REQUEUED = "job_requeued", "It is queued again; the data say why."
+    JOB_ORPHANED = "job_orphaned", "Its worker is gone and it must not be run again."
+    JOB_RESURRECTED = "job_resurrected", "A job that was declared lost is in fact alive, or ended; its holder came back."
+    ASSIGNMENT_ACKED = "assignment_acked", "The worker has the assignment and may execute it."
+    ASSIGNMENT_EXPIRED = "assignment_expired", "The lease ran out, or the worker came back without it."
+    ASSIGNMENT_REFUSED = "assignment_refused", "The worker said no before executing; the data say why."
+    WORKER_REGISTERED = "worker_registered", "A worker process announced itself; a new epoch."
+    WORKER_LOST = "worker_lost", "Nothing was heard of the worker for a lease."
+    WORKER_BACK = "worker_back", "A worker that was lost was heard again."
+    RECLAIM_SUPPRESSED = "reclaim_suppressed", "The broker was away or frozen; that time is not counted against leases."
+    TOKEN_CREATED = "token_created", "A token was made; the data carry its name and scopes, never the token."
+    TOKEN_REVOKED = "token_revoked", "A token was revoked and is refused from now on."
+
+
+class Event(Frozen):
+    seq: int
+    at: datetime
+    type: EventType
+    job: int | None = None
+    attempt: int | None = None
+    worker: str | None = None
+    project: str | None = None
+    actor: str | None = None
+    data: dict[str, Any] | None = None
+
+
+class EventList(Frozen):
+    events: list[Event]
+    next_cursor: int = Field(description="Pass as since to go on after the last of these.")

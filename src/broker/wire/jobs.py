@@ -1,0 +1,212 @@
+"""What a submitter says and what it is told about jobs."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from broker.wire.states import AssignmentState, JobState, OnWorkerLost
+
+MAX_COUNT = 10_000
+MAX_TEXT = 128 * 1024  # one argument: what Linux accepts as a single string (MAX_ARG_STRLEN)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("use letters, digits, dot, dash and underscore, at most 64, starting with a letter or digit")
+    return value
+
+
+def _no_nul(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("a NUL byte can't be passed to a process")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("not valid Unicode: a lone surrogate can't be passed to a process") from None
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_no_nul)]
+EnvName = Annotated[str, StringConstraints(pattern=_ENV_NAME.pattern)]
+
+
+class Frozen(BaseModel):
+    """Unknown fields are refused: a typo must never be accepted and then ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class JobSpec(Frozen):
+    """What was asked for. It never changes after the submit."""
+
+    command: Text | None = Field(None, description="Shell text, run by bash -c. Give this or argv.")
+    argv: list[Text] | None = Field(None, description="Program and arguments, no shell.", max_length=4096)
+    cwd: Text | None = Field(None, description="Directory on the worker; default: a scratch directory.")
+    env: dict[EnvName, Text] | None = Field(None, description="Extra environment variables.", max_length=1024)
+    venv: Text | None = Field(None, description="Python venv whose bin comes first in PATH.")
+    conda: Text | None = Field(None, description="conda environment: name or path.")
+    name: Annotated[Text, StringConstraints(max_length=200)] | None = Field(None, description="Label for people.")
+    labels: dict[Name, Annotated[Text, StringConstraints(max_length=200)]] | None = Field(None, max_length=64)
+    project: Name = "default"
+    priority: int = Field(0, ge=-50, le=50, description="Higher runs first.")
+    cpus: float = Field(1, gt=0, le=4096, description="Slots it takes on the worker.")
+    needs: list[Name] | None = Field(None, description="Tags the worker must have.", max_length=64)
+    worker: Name | None = Field(None, description="Run on this worker only.")
+    on_worker_lost: OnWorkerLost = Field(
+        OnWorkerLost.REQUEUE,
+        description="requeue; requeue_exclusive: never two copies; orphan: never again.",
+    )
+    checkpoint_grace_s: float = Field(10, ge=0, le=86_400, description="Seconds from TERM to KILL.")
+    count: int | None = Field(None, ge=1, le=MAX_COUNT, description="Submit an array: JOBD_ARRAY_INDEX tells them apart.")
+
+    @model_validator(mode="after")
+    def _exactly_one_program(self) -> JobSpec:
+        if (self.command is None) == (self.argv is None):
+            raise ValueError("give exactly one of command (shell text) and argv (program and arguments)")
+        if self.command is not None and not self.command.strip():
+            raise ValueError("command is empty")
+        if self.argv is not None and (not self.argv or not self.argv[0]):
+            raise ValueError("argv is empty")
+        if self.venv is not None and self.conda is not None:
+            raise ValueError("give at most one of venv and conda")
+        return self
+
+
+class Reason(Frozen):
+    """Why something is as it is: a code for programs, a message for people."""
+
+    code: str
+    message: str
+
+
+class Stopping(Frozen):
+    """A requested stop that the worker has not confirmed yet."""
+
+    by: str
+    why: str
+    grace_s: float
+
+
+class Progress(Frozen):
+    fraction: float
+    message: str | None = None
+
+
+class Assignment(Frozen):
+    """One delivery of a job to one worker."""
+
+    assignment: str = Field(description="Shown as 42.1")
+    attempt: int
+    worker: str
+    state: AssignmentState
+    exit_code: int | None = None
+    signal: str | None = None
+    reason: Reason | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    expired_at: datetime | None = None
+    resumed_at: datetime | None = None
+    lease_expires_at: datetime | None = None
+    log_bytes: int | None = None
+    log_complete: bool | None = None
+
+
+class Job(Frozen):
+    """A job as it stands now. Nulls are left out of answers."""
+
+    id: int
+    state: JobState
+    name: str | None = None
+    project: str | None = None
+    command: str | None = Field(None, description="The command, cut to 200 characters.")
+    array: int | None = None
+    array_index: int | None = None
+    worker: str | None = None
+    attempt: int | None = None
+    exit_code: int | None = None
+    reason: Reason | None = None
+    waiting: Reason | None = None
+    stopping: Stopping | None = None
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    duration_s: float | None = None
+    log_bytes: int | None = None
+    warnings: list[str] | None = None
+    spec: dict[str, Any] | None = Field(None, description="detail=full: the specification.")
+    assignments: list[Assignment] | None = Field(None, description="detail=full: every delivery.")
+
+
+class Submitted(Frozen):
+    """A job, or with `count` an array whose ids are one block."""
+
+    id: int | None = None
+    array: int | None = None
+    count: int | None = None
+    ids: str | None = Field(None, description="First and last id of the array, as 50..55")
+    state: JobState
+    waiting: Reason | None = None
+    warnings: list[str] | None = None
+
+
+class JobList(Frozen):
+    jobs: list[Job]
+    counts: dict[str, int] = Field(description="Jobs per state, of the same project and array.")
+    total: int = Field(description="Jobs that match the filter.")
+    next_cursor: str | None = None
+
+
+class Ended(Frozen):
+    """The end of one job, small enough to read at once."""
+
+    id: int
+    state: JobState
+    exit_code: int | None = None
+    reason: Reason | None = None
+    duration_s: float | None = None
+    log_tail: str | None = None
+
+
+class Waited(Frozen):
+    done: bool
+    jobs: list[Ended] = Field(description="Those that have ended.")
+    pending: list[int] | None = Field(None, description="Ids that have not ended, at most 100.")
+    next: str | None = Field(None, description="What to call next, if not done.")
+
+
+class CancelRequest(Frozen):
+    """Which jobs to cancel: ids, an array, or a filter."""
+
+    job: list[int] | None = Field(None, max_length=1000, description="Job ids.")
+    array: int | None = Field(None, description="All members of this array.")
+    project: Name | None = Field(None, description="All jobs of this project that have not ended.")
+    state: Literal["queued", "assigned", "running"] | None = Field(None, description="Only jobs in this state.")
+    reason: Annotated[Text, StringConstraints(max_length=500)] | None = None
+    force: bool = Field(False, description="Confirm: others' running work, or more than ten running jobs by filter.")
+
+    @model_validator(mode="after")
+    def _names_something(self) -> CancelRequest:
+        if self.job is None and self.array is None and self.project is None:
+            raise ValueError("name jobs: job (ids), array, or project")
+        if self.job is not None and not self.job:
+            raise ValueError("job is an empty list")
+        return self
+
+
+class CancelledJob(Frozen):
+    id: int
+    state: JobState
+    note: str
+
+
+class CancelAnswer(Frozen):
+    jobs: list[CancelledJob] = Field(description="The first 100.")
+    counts: dict[str, int] = Field(description="cancelled, stopping, already_ended")

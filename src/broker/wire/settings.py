@@ -1,0 +1,145 @@
+"""Every setting, as data. `docs/configuration.md` is generated from these models.
+
+A setting is a field: `lease_s` is `JOBD_LEASE_S` in the environment and `lease_s` in `jobd.toml`.
+The environment wins over the file. Unknown keys are refused with the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from broker.wire.jobs import Name
+
+
+class ConfigurationError(Exception):
+    """A setting is wrong. The message names the setting, its source, and what to do."""
+
+
+class Settings(BaseModel):
+    """What every program here reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    state_dir: Path | None = Field(
+        None, description="Where broker and worker keep their state. Default: the XDG state directory, jobd/<machine id>."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much the log files say.")
+
+
+class ClientSettings(Settings):
+    """`job`, `jobd-mcp` and the Python client."""
+
+    url: str | None = Field(None, description="The broker: unix:///path/broker.sock or http(s)://host:port. Default: this user's own.")
+    token: str | None = Field(None, description="Bearer token, for http(s) URLs.", repr=False)
+
+
+class BrokerSettings(Settings):
+    """`job broker`, `job up`."""
+
+    listen: list[str] | None = Field(
+        None,
+        description="Addresses besides the private sockets, comma-separated: 127.0.0.1:8765 adds TCP, which needs tokens.",
+    )
+    allow_remote: bool = Field(
+        False, description="Listen beyond loopback without TLS: only behind a TLS proxy or on a private network."
+    )
+    allowed_hosts: list[str] = Field([], description="Host headers accepted on TCP besides loopback names.")
+    allowed_origins: list[str] = Field([], description="Origin headers accepted on TCP. Default: none.")
+    lease_s: float = Field(60, gt=0, le=86_400, description="How long an assignment lives without a word from its worker.")
+    sweep_s: float = Field(5, gt=0, le=3600, description="How often leases are looked at.")
+    heartbeat_s: float | None = Field(None, gt=0, description="How often workers speak. Default: a quarter of the lease.")
+    exclusive_lease_s: float = Field(
+        600, gt=0, le=86_400, description="requeue_exclusive: the worker stops the job after this long without the broker."
+    )
+    exclusive_margin_s: float = Field(
+        30, ge=0, le=3600, description="requeue_exclusive: the broker waits the exclusive lease, the grace and this long."
+    )
+    start_limit_s: float = Field(60, gt=0, le=3600, description="An accepted assignment that did not start by then is stopped.")
+    max_losses: int = Field(3, ge=1, le=1000, description="A job that lost its worker this often is not queued again.")
+    poll_s: float = Field(25, gt=0, le=60, description="How long a worker's poll is parked.")
+    max_body_mb: float = Field(2, gt=0, le=64, description="Largest request body; log chunks are at most 1 MiB.")
+
+
+class WorkerSettings(ClientSettings):
+    """`job worker`."""
+
+    worker_name: Name | None = Field(None, description="Default: the host's name.")
+    worker_slots: float | None = Field(None, gt=0, le=4096, description="Default: the number of cores.")
+    worker_tags: list[Name] = Field([], description="Tags that jobs can ask for with needs, comma-separated.")
+    checkpoint_root: Path | None = Field(
+        None, description="Where checkpoint directories are kept; a shared file system keeps them over machines."
+    )
+    linger_s: float = Field(
+        2, ge=0, le=600, description="How long output is awaited from processes that outlive the main one; then they are stopped."
+    )
+
+
+ALL: tuple[type[Settings], ...] = (ClientSettings, BrokerSettings, WorkerSettings)
+OTHER_KEYS = {"config": "Path of jobd.toml. Default: jobd/jobd.toml in the XDG config directory."}
+# Known to every program here, though no model has them: set by tests and by .ci/run.
+FOREIGN_KEYS = {"test_require"}
+
+S = TypeVar("S", bound=Settings)
+
+
+def known_keys() -> dict[str, str]:
+    """Key → description, over all models, without doubles."""
+    keys = {name: field.description or "" for model in ALL for name, field in model.model_fields.items()}
+    return keys | OTHER_KEYS
+
+
+def load(model: type[S], environ: Mapping[str, str], config_text: str | None = None, config_name: str = "jobd.toml") -> S:
+    """`model` from the environment over the file. Raises ConfigurationError."""
+    values: dict[str, object] = {}
+    sources: dict[str, str] = {}
+    known = known_keys()
+    if config_text is not None:
+        try:
+            parsed = tomllib.loads(config_text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigurationError(f"{config_name}: {error}") from None
+        for key, value in parsed.items():
+            _check_known(key, known, config_name, key)
+            if key in model.model_fields:
+                values[key], sources[key] = value, f"{key} in {config_name}"
+    for variable, text in environ.items():
+        if not variable.startswith("JOBD_"):
+            continue
+        key = variable.removeprefix("JOBD_").lower()
+        if key in FOREIGN_KEYS or key.startswith(_JOB_VARIABLES):
+            continue
+        _check_known(key, known, "the environment", variable)
+        if key in model.model_fields and text != "":
+            values[key], sources[key] = _parsed(model, key, text), variable
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0]) if first["loc"] else ""
+        raise ConfigurationError(f"{sources.get(key, key)}: {first['msg']} (got {values.get(key)!r})") from None
+
+
+# A job that itself uses `job` has these in its environment; they are no settings.
+_JOB_VARIABLES = ("job_", "attempt", "restarts", "checkpoint_dir", "checkpoint_grace", "array_", "result_file", "progress_file", "artifacts_dir")
+
+
+def _check_known(key: str, known: Mapping[str, str], where: str, shown: str) -> None:
+    if key in known:
+        return
+    near = difflib.get_close_matches(key, known, n=1)
+    prefix = "JOBD_" if shown.startswith("JOBD_") else ""
+    suggestion = f"; did you mean {prefix}{near[0].upper() if prefix else near[0]}?" if near else ""
+    raise ConfigurationError(f"{shown} in {where} is no setting of jobd{suggestion} See docs/configuration.md.")
+
+
+def _parsed(model: type[Settings], key: str, text: str) -> object:
+    """Lists are comma-separated in the environment; pydantic reads the rest from text."""
+    if "list" in str(model.model_fields[key].annotation):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text

@@ -1,0 +1,43 @@
+"""The words for where a job and one delivery of it stand. Which changes are legal is `core.states`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    QUEUED = "queued"
+    ASSIGNED = "assigned"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    ORPHANED = "orphaned"
+
+
+class AssignmentState(StrEnum):
+    PENDING = "pending"
+    ACKED = "acked"
+    STARTED = "started"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    REFUSED = "refused"
+    EXPIRED = "expired"
+
+
+class OnWorkerLost(StrEnum):
+    """What becomes of a job whose worker is gone."""
+
+    REQUEUE = "requeue"
+    REQUEUE_EXCLUSIVE = "requeue_exclusive"
+    ORPHAN = "orphan"
+
+
+class Scope(StrEnum):
+    """What a caller may do. `operator` may do everything; `submit` includes `read`."""
+
+    READ = "read"
+    SUBMIT = "submit"
+    WORKER = "worker"
+    OPERATOR = "operator"

@@ -1,0 +1,223 @@
+"""What workers and the broker say to each other, and what anyone may know of workers.
+
+An *exchange* (poll or report) carries the full list of held assignments; see `docs/protocol.md`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from broker.wire.jobs import Frozen, JobSpec, Name, Text
+
+Uuid = Annotated[str, StringConstraints(pattern=r"[0-9a-f]{32}")]
+Short = Annotated[Text, StringConstraints(max_length=200)]
+Long = Annotated[Text, StringConstraints(max_length=2000)]
+
+
+class Registration(Frozen):
+    """A worker process announces itself. `epoch` grows with each start of the same worker id."""
+
+    name: Name
+    epoch: int = Field(ge=1)
+    machine: Short = Field(description="Identity of the machine and boot: a cloned state directory shows.")
+    host: Short
+    version: Short
+    slots: float = Field(gt=0, le=4096)
+    tags: list[Name] = Field(default=[], max_length=256)
+    platform: Short | None = None
+    supervision: list[Short] = Field(default=[], max_length=16, description="How whole trees are killed here.")
+
+
+class Registered(Frozen):
+    installation: str
+    worker: str
+    epoch: int
+    lease_s: float
+    heartbeat_s: float
+    exclusive_lease_s: float
+    poll_s: float
+
+
+class Phase(StrEnum):
+    """Where an assignment stands on its worker."""
+
+    PREPARING = "preparing"  # not executed; nothing was released
+    RUNNING = "running"  # a process exists, or may
+    ENDED = "ended"  # the tree is gone; `final` says how, and it has not been accepted yet
+
+
+class Outcome(StrEnum):
+    """How an assignment ended, in the shim's word."""
+
+    EXITED = "exited"  # by itself: exit_code or signal
+    STOPPED = "stopped"  # TERM was delivered before the exit was reaped, for `stop`
+    LEASE_ENDED = "lease_ended"  # the shim stopped its tree because its lease ended
+    LAUNCH_FAILED = "launch_failed"  # the command itself could not be executed
+    REFUSED = "refused"  # never executed: the worker said no
+    NEVER_EXECUTED = "never_executed"  # proved: the shim was closed for good before it released exec
+    LOST = "lost"  # may have run; how it ended can't be known
+
+
+class Final(Frozen):
+    """The end of an assignment. A repeat is answered `duplicate` and changes nothing."""
+
+    outcome: Outcome
+    exit_code: int | None = None
+    signal: Short | None = None
+    reason_code: Short | None = None
+    reason: Long | None = None
+    stop: Short | None = Field(None, description="STOPPED: the id of the stop request that was carried out.")
+    final_size: int = Field(0, ge=0, description="Bytes of output that the process wrote and the worker has.")
+    final_index_size: int = Field(0, ge=0)
+    dropped: int = Field(0, ge=0, description="Bytes of output that the worker could not keep.")
+    duration_s: float | None = Field(None, ge=0)
+    max_rss_mb: float | None = Field(None, ge=0)
+    cpu_s: float | None = Field(None, ge=0)
+
+
+class Held(Frozen):
+    """One assignment that the worker has: alive, or ended and not yet accepted."""
+
+    job: int
+    attempt: int
+    token: Short
+    phase: Phase
+    stopping: Short | None = Field(None, description="Id of the stop request that is being carried out.")
+    final: Final | None = Field(None, description="With phase ended.")
+
+
+class Exchange(Frozen):
+    """What every exchange carries.
+
+    `seq` grows with each exchange of an epoch. `seen` is the number of the last poll answer that was
+    processed. `recovered`: the worker has read its own records, so the list is complete.
+    """
+
+    epoch: int
+    seq: int = Field(ge=1)
+    seen: int = Field(ge=0)
+    recovered: bool
+    held: list[Held] = Field(max_length=10_000)
+
+
+class Poll(Exchange):
+    wait_s: float = Field(25, ge=0, le=60)
+    accept: bool = Field(True, description="False while draining: stops still travel.")
+
+
+class Ack(Frozen):
+    kind: Literal["ack"]
+    job: int
+    attempt: int
+    token: Short
+    shim: Short = Field(description="Names the shim that asks: an answer counts for no other.")
+
+
+class Start(Frozen):
+    kind: Literal["start"]
+    job: int
+    attempt: int
+    token: Short
+    pid: int | None = None
+
+
+class Finish(Frozen):
+    kind: Literal["finish"]
+    job: int
+    attempt: int
+    token: Short
+    final: Final
+
+
+Transition = Annotated[Ack | Start | Finish, Field(discriminator="kind")]
+
+
+class Report(Exchange):
+    transitions: list[Transition] = Field(default=[], max_length=10_000)
+
+
+class VerdictWord(StrEnum):
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"  # the same owner committed this already
+    LEASE_LOST = "lease_lost"  # keep process and spool, send the held list; close an unexecuted shim
+    STALE_ASSIGNMENT = "stale_assignment"  # stop the process, drop the spool
+
+
+class Verdict(Frozen):
+    """The answer to one transition, or to one entry of the held list (`kind` held)."""
+
+    kind: Literal["ack", "start", "finish", "held"]
+    job: int
+    attempt: int
+    verdict: VerdictWord
+    ended: bool | None = Field(None, description="Its final report was accepted: only log bytes may follow.")
+
+
+class Stop(Frozen):
+    """Stop this assignment's whole tree: TERM, `grace_s`, KILL. Repeated until the list shows `id`."""
+
+    job: int
+    attempt: int
+    id: str
+    why: str
+    grace_s: float
+
+
+class Delivery(Frozen):
+    """An assignment on its way to the worker. Nothing may be executed before its ack was accepted."""
+
+    job: int
+    attempt: int
+    token: str
+    spec: JobSpec
+    lease_s: float = Field(description="Pending lease: the ack must arrive within it.")
+    restarts: int = Field(description="How often a process of this job was started before.")
+    array: int | None = None
+    array_index: int | None = None
+
+
+class ReportAnswer(Frozen):
+    verdicts: list[Verdict] = []
+    stops: list[Stop] = []
+
+
+class PollAnswer(ReportAnswer):
+    """`number` grows within an epoch; an answer with a number not above `seen` is dropped whole.
+
+    None: an empty answer to a poll that a newer one replaced, or that timed out with nothing to say.
+    """
+
+    number: int | None = None
+    deliveries: list[Delivery] = []
+
+
+class LogSize(Frozen):
+    """Where the broker's copy of a stream stands. Send from `size` on; keep all beyond `durable`."""
+
+    size: int
+    durable: int
+    duplicate: bool = False
+
+
+class Slots(Frozen):
+    total: float
+    used: float
+
+
+class Worker(Frozen):
+    name: str
+    state: Literal["online", "lost"]
+    version: str
+    host: str
+    slots: Slots
+    tags: list[str] | None = None
+    running: list[str] | None = Field(None, description="Assignments that hold resources here, as 42.1")
+    last_seen_s: float = Field(description="Seconds since it was last heard.")
+    supervision: list[str] | None = None
+
+
+class WorkerList(Frozen):
+    workers: list[Worker]
