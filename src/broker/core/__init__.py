@@ -1,0 +1,1 @@
+"""What is decided: pure functions over rows. No clock, no chance, no I/O."""

@@ -1,0 +1,91 @@
+"""Does this worker fit this job? Reasons, not a boolean: no reasons means that it fits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from broker.wire.jobs import JobSpec, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The requirements that jobs share. Dispatch asks per shape, so its cost is that of the shapes.
+
+    Never cwd, env or labels: these would make a shape of every job.
+    """
+
+    cpus: float
+    needs: tuple[str, ...]
+    worker: str | None
+    project: str
+
+    @staticmethod
+    def of(spec: JobSpec) -> Shape:
+        return Shape(spec.cpus, tuple(sorted(set(spec.needs or ()))), spec.worker, spec.project)
+
+    def key(self) -> str:
+        """Canonical text: equal shapes have equal keys."""
+        return json.dumps([self.cpus, self.needs, self.worker, self.project], separators=(",", ":"))
+
+    @staticmethod
+    def from_key(key: str) -> Shape:
+        cpus, needs, worker, project = json.loads(key)
+        return Shape(float(cpus), tuple(needs), worker, project)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a worker offers, and what is left of it."""
+
+    name: str
+    online: bool
+    slots: float
+    free: float
+    tags: frozenset[str]
+
+
+def never(shape: Shape, machine: Machine) -> list[Reason]:
+    """Why this worker could not run the shape even with nothing else to do."""
+    reasons = []
+    if shape.worker is not None and shape.worker != machine.name:
+        reasons.append(Reason(code="worker", message=f"the job is pinned to {shape.worker}"))
+    missing = [tag for tag in shape.needs if tag not in machine.tags]
+    if missing:
+        reasons.append(Reason(code="tags", message=f"{machine.name} lacks {', '.join(missing)}"))
+    if shape.cpus > machine.slots:
+        reasons.append(Reason(code="cpus", message=f"needs {shape.cpus:g} cpus, {machine.name} has {machine.slots:g}"))
+    return reasons
+
+
+def reasons(shape: Shape, machine: Machine) -> list[Reason]:
+    """Why this worker can't take a job of this shape now."""
+    found = never(shape, machine)
+    if not machine.online:
+        found.append(Reason(code="offline", message=f"{machine.name} is not online"))
+    if not found and shape.cpus > machine.free:
+        found.append(Reason(code="busy", message=f"needs {shape.cpus:g} cpus, {machine.name} has {machine.free:g} free"))
+    return found
+
+
+def waiting(shape: Shape, machines: Sequence[Machine], refused: Sequence[tuple[str, Reason]]) -> Reason:
+    """Why a queued job waits, in one sentence. `refused`: (worker, why) that still hold for its place."""
+    able = [m for m in machines if not never(shape, m)]
+    if not machines:
+        return Reason(code="no_worker", message="no worker has registered")
+    if not able:
+        why = "; ".join(never(shape, m)[0].message for m in machines[:3])
+        return Reason(code="no_worker_fits", message=f"no worker fits: {why}")
+    online = [m for m in able if m.online]
+    if not online:
+        return Reason(code="workers_offline", message=f"not online: {', '.join(m.name for m in able[:5])}")
+    saying_no = dict(refused)
+    if all(m.name in saying_no or "*" in saying_no for m in online):
+        first = next(iter(saying_no.values()))
+        hosts = ", ".join(sorted(m.name for m in online)[:5])
+        return Reason(code=first.code, message=f"{first.message} (refused by {hosts})")
+    if all(shape.cpus > m.free for m in online if m.name not in saying_no):
+        free = max(m.free for m in online)
+        return Reason(code="capacity", message=f"needs {shape.cpus:g} cpus; at most {free:g} free on {len(online)} fitting worker(s)")
+    return Reason(code="dispatching", message="about to be given to a worker")

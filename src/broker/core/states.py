@@ -1,0 +1,375 @@
+"""The table of all legal transitions, and the pure function that applies one.
+
+Every state column in the database is written by `service.transition.apply`, which asks `step` here.
+Terminal states, the chart in the docs and the legality checks are derived from `TABLE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from broker.core.rows import AssignmentRow, JobRow, StopRequest
+from broker.wire.events import EventType
+from broker.wire.states import AssignmentState as A
+from broker.wire.states import JobState as J
+
+
+class Cause(StrEnum):
+    CLAIM = "claim"
+    ACK = "ack"
+    START = "start"
+    REFUSE = "refuse"
+    LAUNCH_FAILED = "launch_failed"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    CANCEL_QUEUED = "cancel_queued"
+    CANCEL_PENDING = "cancel_pending"
+    REQUEST_STOP = "request_stop"
+    STOP_CONFIRMED = "stop_confirmed"
+    PENDING_EXPIRED = "pending_expired"
+    NEVER_EXECUTED = "never_executed"
+    LOST_REQUEUED = "lost_requeued"
+    LOST_ORPHANED = "lost_orphaned"
+    LOST_STOPPED = "lost_stopped"
+    RESURRECT = "resurrect"
+    LATE_SUCCEED = "late_succeed"
+    LATE_FAIL = "late_fail"
+    LATE_NEVER_EXECUTED = "late_never_executed"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """From where to where. `None` as a target: stays. No assignment states: none is touched."""
+
+    job_from: frozenset[J]
+    job_to: J | None
+    assignment_from: frozenset[A]
+    assignment_to: A | None
+    event: EventType
+    means: str
+
+
+def _rule(job_from: set[J], job_to: J | None, assignment_from: set[A], assignment_to: A | None, event: EventType, means: str) -> Rule:
+    return Rule(frozenset(job_from), job_to, frozenset(assignment_from), assignment_to, event, means)
+
+
+E = EventType
+_EXECUTING = {A.ACKED, A.STARTED}  # a process may exist
+_OWNED = {J.ASSIGNED, J.RUNNING}
+_LOST = {J.ORPHANED, J.QUEUED}  # with lost_assignment naming the assignment
+
+TABLE: Mapping[Cause, Rule] = {
+    Cause.CLAIM: _rule({J.QUEUED}, J.ASSIGNED, set(), A.PENDING, E.JOB_ASSIGNED, "a worker with room is given the job"),
+    Cause.ACK: _rule({J.ASSIGNED}, None, {A.PENDING}, A.ACKED, E.ASSIGNMENT_ACKED, "the worker has it and may execute"),
+    Cause.START: _rule({J.ASSIGNED}, J.RUNNING, {A.ACKED}, A.STARTED, E.JOB_STARTED, "the process exists"),
+    Cause.REFUSE: _rule(
+        {J.ASSIGNED}, J.QUEUED, {A.PENDING, A.ACKED}, A.REFUSED, E.ASSIGNMENT_REFUSED, "the worker said no before executing"
+    ),
+    Cause.LAUNCH_FAILED: _rule(
+        _OWNED, J.FAILED, _EXECUTING, A.FAILED, E.JOB_FAILED, "the command itself could not be executed"
+    ),
+    Cause.SUCCEED: _rule(_OWNED, J.COMPLETED, _EXECUTING, A.SUCCEEDED, E.JOB_COMPLETED, "exit code 0"),
+    Cause.FAIL: _rule(_OWNED, J.FAILED, _EXECUTING, A.FAILED, E.JOB_FAILED, "another exit code, or a signal"),
+    Cause.CANCEL_QUEUED: _rule({J.QUEUED}, J.CANCELLED, set(), None, E.JOB_CANCELLED, "cancelled before a worker had it"),
+    Cause.CANCEL_PENDING: _rule(
+        {J.ASSIGNED}, J.CANCELLED, {A.PENDING}, A.CANCELLED, E.JOB_CANCELLED, "its ack will be refused, so it never runs"
+    ),
+    Cause.REQUEST_STOP: _rule(
+        _OWNED, None, _EXECUTING, None, E.JOB_STOP_REQUESTED, "a request until the worker confirms it"
+    ),
+    Cause.STOP_CONFIRMED: _rule(
+        _OWNED, J.CANCELLED, {A.PENDING, *_EXECUTING}, A.CANCELLED, E.JOB_CANCELLED, "the whole tree is gone, or nothing ran"
+    ),
+    Cause.PENDING_EXPIRED: _rule(
+        {J.ASSIGNED}, J.QUEUED, {A.PENDING}, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "never acknowledged, so never executed"
+    ),
+    Cause.NEVER_EXECUTED: _rule(
+        {J.ASSIGNED}, J.QUEUED, {A.PENDING, A.ACKED}, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "the worker proved that nothing was executed"
+    ),
+    Cause.LOST_REQUEUED: _rule(
+        _OWNED, J.QUEUED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "lost; its policy queues it again"
+    ),
+    Cause.LOST_ORPHANED: _rule(
+        _OWNED, J.ORPHANED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "lost; it must not run again, or was lost too often"
+    ),
+    Cause.LOST_STOPPED: _rule(
+        _OWNED, J.CANCELLED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "lost while a cancel was requested: the word given stands"
+    ),
+    Cause.RESURRECT: _rule(_LOST, J.RUNNING, {A.EXPIRED}, A.STARTED, E.JOB_RESURRECTED, "its holder lists it as alive"),
+    Cause.LATE_SUCCEED: _rule(
+        _LOST, J.COMPLETED, {A.EXPIRED}, A.SUCCEEDED, E.JOB_RESURRECTED, "its holder reports the end after the loss"
+    ),
+    Cause.LATE_FAIL: _rule(
+        _LOST, J.FAILED, {A.EXPIRED}, A.FAILED, E.JOB_RESURRECTED, "its holder reports the end after the loss"
+    ),
+    Cause.LATE_NEVER_EXECUTED: _rule(
+        _LOST, J.QUEUED, {A.EXPIRED}, None, E.JOB_REQUEUED, "its holder proved, late, that nothing was executed"
+    ),
+}
+
+# A loss can be undone by its holder; that is no way out of a terminal state for anyone else.
+BY_THE_HOLDER = frozenset({Cause.RESURRECT, Cause.LATE_SUCCEED, Cause.LATE_FAIL, Cause.LATE_NEVER_EXECUTED})
+TERMINAL = frozenset(J) - frozenset(
+    state for cause, rule in TABLE.items() if cause not in BY_THE_HOLDER for state in rule.job_from
+)
+ASSIGNMENT_OVER = frozenset(A) - frozenset(
+    state for cause, rule in TABLE.items() if cause not in BY_THE_HOLDER for state in rule.assignment_from
+)
+LIVE = frozenset(A) - ASSIGNMENT_OVER
+
+# What else a transition says, besides the event of its rule: the job's new state in its own word.
+_STATE_EVENT: Mapping[J, EventType] = {
+    J.QUEUED: E.JOB_REQUEUED,
+    J.COMPLETED: E.JOB_COMPLETED,
+    J.FAILED: E.JOB_FAILED,
+    J.CANCELLED: E.JOB_CANCELLED,
+    J.ORPHANED: E.JOB_ORPHANED,
+}
+
+
+class Illegal(Exception):
+    """The table has no such transition. Never shown to users: it means that a row was misread, or a bug."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a claim gives: to whom, under which secret, until when."""
+
+    worker: str
+    worker_name: str
+    epoch: int
+    token: str
+    lease_until: int
+    answer: int
+    cpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What came with the cause. `gone`: the whole process tree is known gone, or never was."""
+
+    now: int
+    claimed: Claimed | None = None
+    shim: str | None = None
+    lease_until: int | None = None
+    stop: StopRequest | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    reason_code: str | None = None
+    reason: str | None = None
+    final_size: int | None = None
+    final_index_size: int | None = None
+    dropped: int = 0
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An event that the transition causes; written in the same transaction."""
+
+    type: EventType
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    job: JobRow
+    assignment: AssignmentRow | None
+    events: tuple[Said, ...]
+
+
+def allowed(cause: Cause, job: JobRow, assignment: AssignmentRow | None) -> bool:
+    """True if the table has a row for this cause in these states."""
+    rule = TABLE[cause]
+    if job.state not in rule.job_from:
+        return False
+    if not rule.assignment_from:
+        return assignment is None
+    if assignment is None or assignment.state not in rule.assignment_from or assignment.job != job.id:
+        return False
+    if cause in BY_THE_HOLDER:
+        return job.lost_assignment == assignment.id
+    return assignment.id == job.assignment
+
+
+def step(job: JobRow, assignment: AssignmentRow | None, cause: Cause, facts: Facts) -> Step:
+    """Job and assignment after `cause`, and what is said of it. Stores nothing, tells nobody.
+
+    Raises Illegal if the table has no such row, or the assignment is not the one that may cause it.
+    """
+    if not allowed(cause, job, assignment):
+        where = f"{assignment.state} assignment {assignment.id}" if assignment else "no assignment"
+        raise Illegal(f"job {job.id}: {cause} does not apply to {job.state} with {where}")
+    rule = TABLE[cause]
+    after = _assignment_after(job, assignment, cause, rule, facts)
+    return Step(_job_after(job, after, cause, rule, facts), after, _events(job, after, cause, rule, facts))
+
+
+def _assignment_after(job: JobRow, row: AssignmentRow | None, cause: Cause, rule: Rule, facts: Facts) -> AssignmentRow | None:
+    if cause is Cause.CLAIM:
+        return _new_assignment(job, facts)
+    if row is None:
+        return None
+    row = replace(row, state=rule.assignment_to or row.state)
+    match cause:
+        case Cause.ACK:
+            return replace(row, acked_at=facts.now, shim=facts.shim, lease_until=_given(facts.lease_until))
+        case Cause.START:
+            return replace(row, started_at=facts.now)
+        case Cause.REQUEST_STOP:
+            return replace(row, stop=facts.stop)
+        case Cause.RESURRECT:
+            started_at = row.started_at or facts.now
+            return replace(
+                row, resumed_at=facts.now, started_at=started_at, lease_until=_given(facts.lease_until), reserved=True
+            )
+        case Cause.LOST_REQUEUED | Cause.LOST_ORPHANED | Cause.LOST_STOPPED:
+            return _with_end(replace(row, expired_at=facts.now), facts, reserved=row.reserved and not facts.gone)
+        case Cause.PENDING_EXPIRED | Cause.NEVER_EXECUTED:
+            return _with_end(replace(row, expired_at=facts.now), facts, reserved=False)
+        case _:
+            return _with_end(row, facts, reserved=False)
+
+
+def _with_end(row: AssignmentRow, facts: Facts, *, reserved: bool) -> AssignmentRow:
+    return replace(
+        row,
+        reserved=reserved,
+        ended_at=facts.now,
+        exit_code=facts.exit_code,
+        signal=facts.signal,
+        reason_code=facts.reason_code,
+        reason=facts.reason,
+        final_size=facts.final_size,
+        final_index_size=facts.final_index_size,
+        dropped=facts.dropped,
+    )
+
+
+def _new_assignment(job: JobRow, facts: Facts) -> AssignmentRow:
+    given = facts.claimed
+    assert given is not None, "a claim says to whom"
+    return AssignmentRow(
+        id=0,
+        job=job.id,
+        attempt=job.attempt + 1,
+        worker=given.worker,
+        worker_name=given.worker_name,
+        epoch=given.epoch,
+        state=A.PENDING,
+        token=given.token,
+        shim=None,
+        lease_until=given.lease_until,
+        answer=given.answer,
+        cpus=given.cpus,
+        reserved=True,
+        stop=None,
+        exit_code=None,
+        signal=None,
+        reason_code=None,
+        reason=None,
+        created_at=facts.now,
+        acked_at=None,
+        started_at=None,
+        ended_at=None,
+        expired_at=None,
+        resumed_at=None,
+        final_size=None,
+        final_index_size=None,
+        dropped=0,
+    )
+
+
+def _job_after(job: JobRow, assignment: AssignmentRow | None, cause: Cause, rule: Rule, facts: Facts) -> JobRow:
+    job = replace(job, version=job.version + 1, state=rule.job_to or job.state)
+    match cause:
+        case Cause.CLAIM:
+            return replace(job, attempt=job.attempt + 1, lost_assignment=None)
+        case Cause.ACK | Cause.REQUEST_STOP:
+            return job
+        case Cause.START:
+            return replace(job, started_at=facts.now, restarts=job.restarts + 1)
+        case Cause.RESURRECT:
+            assert assignment is not None
+            return replace(
+                job,
+                lost_assignment=None,
+                losses=max(0, job.losses - 1),
+                started_at=assignment.started_at,
+                ended_at=None,
+                exit_code=None,
+                reason_code=None,
+                reason=None,
+            )
+        case Cause.LATE_NEVER_EXECUTED:
+            return replace(_queued(job, facts), losses=max(0, job.losses - 1))
+        case Cause.REFUSE | Cause.PENDING_EXPIRED | Cause.NEVER_EXECUTED:
+            return _queued(job, facts)
+        case Cause.LOST_REQUEUED:
+            assert assignment is not None
+            return replace(_queued(job, facts), losses=job.losses + 1, lost_assignment=assignment.id)
+        case Cause.LOST_ORPHANED:
+            assert assignment is not None
+            return replace(_ended(job, assignment, facts), losses=job.losses + 1, lost_assignment=assignment.id)
+        case _:
+            return _ended(job, assignment, facts)
+
+
+def _queued(job: JobRow, facts: Facts) -> JobRow:
+    return replace(
+        job,
+        queued_at=facts.now,
+        started_at=None,
+        ended_at=None,
+        exit_code=None,
+        reason_code=facts.reason_code,
+        reason=facts.reason,
+        lost_assignment=None,
+    )
+
+
+def _ended(job: JobRow, assignment: AssignmentRow | None, facts: Facts) -> JobRow:
+    # A final report implies the start: one that overtook its own start report still counts a process.
+    unheard = assignment is not None and assignment.acked_at is not None and job.started_at is None
+    ran = unheard and (facts.exit_code is not None or facts.signal is not None)
+    return replace(
+        job,
+        ended_at=facts.now,
+        exit_code=facts.exit_code,
+        reason_code=facts.reason_code,
+        reason=facts.reason,
+        lost_assignment=None,
+        restarts=job.restarts + (1 if ran and job.state is not J.ORPHANED else 0),
+    )
+
+
+def _events(job: JobRow, assignment: AssignmentRow | None, cause: Cause, rule: Rule, facts: Facts) -> tuple[Said, ...]:
+    data = {
+        key: value
+        for key, value in (
+            ("cause", cause.value),
+            ("exit_code", facts.exit_code),
+            ("signal", facts.signal),
+            ("reason_code", facts.reason_code),
+            ("reason", facts.reason),
+        )
+        if value is not None
+    }
+    if cause is Cause.REQUEST_STOP and facts.stop is not None:
+        data |= {"why": facts.stop.why, "kind": facts.stop.kind.value, "grace_s": facts.stop.grace_s}
+    if cause is Cause.CLAIM and assignment is not None:
+        data |= {"worker": assignment.worker_name}
+    said = [Said(rule.event, data)]
+    if rule.job_to is not None and rule.job_to is not job.state:
+        own = _STATE_EVENT.get(rule.job_to)
+        if own is not None and own is not rule.event:
+            said.append(Said(own, data))
+    return tuple(said)
+
+
+def _given(lease_until: int | None) -> int:
+    assert lease_until is not None, "a lease has an end"
+    return lease_until

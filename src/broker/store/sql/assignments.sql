@@ -1,0 +1,103 @@
+-- name: assignment
+-- One delivery.
+SELECT * FROM assignments WHERE id = :assignment;
+
+-- name: assignment_of_job
+-- One delivery, by its job and number.
+SELECT * FROM assignments WHERE job = :job AND attempt = :attempt;
+
+-- name: assignments_of_job
+-- The history of a job.
+SELECT * FROM assignments WHERE job = :job ORDER BY attempt;
+
+-- name: held_by_worker
+-- All that the broker thinks this worker has, or that still holds resources there.
+SELECT * FROM assignments WHERE worker = :worker AND reserved = 1;
+
+-- name: cpus_held
+-- What is reserved on a worker.
+SELECT coalesce(sum(cpus), 0) AS cpus FROM assignments WHERE worker = :worker AND reserved = 1;
+
+-- name: add_assignment
+-- A job is given to a worker.
+INSERT INTO assignments (job, attempt, worker, worker_name, epoch, state, token, lease_until, answer, cpus, reserved, created_at)
+VALUES (:job, :attempt, :worker, :worker_name, :epoch, :state, :token, :lease_until, :answer, :cpus, 1, :created_at)
+RETURNING id;
+
+-- name: swap_assignment
+-- Write a delivery's new state, if it is still what was read and still this holder's.
+UPDATE assignments SET
+  state = :state, shim = :shim, lease_until = :lease_until, reserved = :reserved, stop_id = :stop_id,
+  stop_kind = :stop_kind, stop_by = :stop_by, stop_why = :stop_why, stop_grace_s = :stop_grace_s, stop_at = :stop_at,
+  stop_early = :stop_early, exit_code = :exit_code, signal = :signal, reason_code = :reason_code, reason = :reason,
+  acked_at = :acked_at, started_at = :started_at, ended_at = :ended_at, expired_at = :expired_at,
+  resumed_at = :resumed_at, final_size = :final_size, final_index_size = :final_index_size, dropped = :dropped
+WHERE id = :id AND state = :expected_state AND token = :token;
+
+-- name: swap_expired_assignment
+-- The same for a lease that ran out: only while its lease is over.
+UPDATE assignments SET
+  state = :state, shim = :shim, reserved = :reserved, ended_at = :ended_at, expired_at = :expired_at,
+  reason_code = :reason_code, reason = :reason
+WHERE id = :id AND state = :expected_state AND token = :token AND lease_until <= :listened;
+
+-- name: renew
+-- The holder was heard: its lease starts again.
+UPDATE assignments SET lease_until = :lease_until
+WHERE id = :id AND token = :token AND state IN ('acked', 'started');
+
+-- name: redeliver
+-- A pending assignment goes out again, in a newer answer.
+UPDATE assignments SET answer = :answer WHERE id = :id AND state = 'pending';
+
+-- name: reserve
+-- Its resources are taken again, or free: the tree is known gone.
+UPDATE assignments SET reserved = :reserved WHERE id = :id;
+
+-- name: declare_final_size
+-- How much output its holder wrote, of an assignment that is over already.
+UPDATE assignments SET final_size = :final_size, final_index_size = :final_index_size, dropped = :dropped, reserved = 0
+WHERE id = :id AND state = 'expired';
+
+-- name: leases_over
+-- Deliveries whose holder was not heard for a lease.
+SELECT * FROM assignments
+WHERE state IN ('pending', 'acked', 'started') AND lease_until <= :listened
+ORDER BY lease_until
+LIMIT :limit;
+
+-- name: slow_starts
+-- Accepted long ago, not started, and not yet asked to stop.
+SELECT * FROM assignments
+WHERE state = 'acked' AND acked_at <= :before AND stop_id IS NULL AND reserved = 1
+LIMIT :limit;
+
+-- name: stops_of_worker
+-- What this worker has been asked to stop.
+SELECT job, attempt, stop_id, stop_why, stop_grace_s FROM assignments
+WHERE worker = :worker AND reserved = 1 AND state IN ('acked', 'started') AND stop_id IS NOT NULL;
+
+-- name: refuse
+-- A worker said no to a place, or to all.
+INSERT INTO refusals (worker, place, code, message, expires_at)
+VALUES (:worker, :place, :code, :message, :expires_at)
+ON CONFLICT (worker, place) DO UPDATE
+SET code = excluded.code, message = excluded.message, expires_at = excluded.expires_at;
+
+-- name: refusals_of_place
+-- Who said no to this place, or to all, and still means it.
+SELECT workers.name AS worker, refusals.code, refusals.message
+FROM refusals JOIN workers ON workers.id = refusals.worker
+WHERE refusals.place IN (:place, '*') AND refusals.expires_at > :now;
+
+-- name: worker_refuses_all
+-- Whether a worker asked for a pause.
+SELECT 1 AS refused FROM refusals WHERE worker = :worker AND place = '*' AND expires_at > :now;
+
+-- name: forget_refusals
+-- A new epoch, or time, makes old refusals void.
+DELETE FROM refusals WHERE worker = :worker OR expires_at <= :now;
+
+-- name: place_of_job
+-- The directory and environment that a job needs on its worker, as a key.
+SELECT place FROM jobs WHERE id = :job;

@@ -1,0 +1,53 @@
+-- name: worker
+-- One worker.
+SELECT * FROM workers WHERE id = :worker;
+
+-- name: workers
+-- All workers, with what is reserved on each.
+SELECT workers.*, (
+    SELECT coalesce(sum(a.cpus), 0) FROM assignments AS a WHERE a.worker = workers.id AND a.reserved = 1
+  ) AS used
+FROM workers
+ORDER BY name, registered_at;
+
+-- name: running_on_worker
+-- The deliveries that hold resources on a worker.
+SELECT job, attempt FROM assignments WHERE worker = :worker AND reserved = 1 ORDER BY job, attempt LIMIT 100;
+
+-- name: live_worker_of_name
+-- Who answers to this name now.
+SELECT id FROM workers WHERE name = :name AND online = 1;
+
+-- name: register_worker
+-- A worker process announces itself: a new epoch, with nothing said in it yet.
+INSERT INTO workers (
+  id, name, online, epoch, machine, host, version, platform, slots, tags, supervision, registered_at, last_seen_at, lease_until
+)
+VALUES (
+  :id, :name, 1, :epoch, :machine, :host, :version, :platform, :slots, :tags, :supervision, :now, :now, :lease_until
+)
+ON CONFLICT (id) DO UPDATE SET
+  name = excluded.name, online = 1, epoch = excluded.epoch, machine = excluded.machine, host = excluded.host,
+  version = excluded.version, platform = excluded.platform, slots = excluded.slots, tags = excluded.tags,
+  supervision = excluded.supervision, last_seen_at = excluded.last_seen_at, lease_until = excluded.lease_until,
+  seq = 0, seen = 0, recovered = 0, answers = 0, strangers = 0
+WHERE workers.epoch < excluded.epoch;
+
+-- name: hear_worker
+-- A worker was heard; its list, if this one is newer, is the one that counts.
+UPDATE workers SET
+  online = 1, last_seen_at = :now, lease_until = :lease_until, seq = max(seq, :seq), seen = max(seen, :seen),
+  recovered = max(recovered, :recovered), strangers = :strangers
+WHERE id = :worker AND epoch = :epoch;
+
+-- name: number_answer
+-- The next number for a poll answer that carries something.
+UPDATE workers SET answers = answers + 1 WHERE id = :worker AND epoch = :epoch RETURNING answers;
+
+-- name: silent_workers
+-- Workers that were not heard for a lease.
+SELECT id, name FROM workers WHERE online = 1 AND lease_until <= :listened;
+
+-- name: lose_worker
+-- Nothing was heard of it for a lease.
+UPDATE workers SET online = 0 WHERE id = :worker AND online = 1 AND lease_until <= :listened;
