@@ -1,0 +1,55 @@
+# Needs make and Python 3.11 or later; everything else is put into .venv and .tools of this clone.
+# make PYTHON=/path/to/python3 ... chooses another Python for a .venv that is not there yet.
+.POSIX:
+
+PYTHON =
+ARGS =
+PATHS = src tests scripts
+
+help:
+	@echo "make demo    the main job, shown on this machine in about a minute"
+	@echo "make test    all tests; ARGS='-k name' selects"
+	@echo "make check   format, lint, types, import contracts, lock, generated files"
+	@echo "make fix     format, and mend what the linter can"
+	@echo "make docs    write the generated files"
+	@echo "make lock    write the requirement locks; ARGS=--upgrade takes newer versions"
+	@echo "make tools   programs from npm that some tests need, into .tools"
+	@echo "make clean   remove .venv, .tools and caches"
+
+test: .venv/.dev
+	.venv/bin/python -m pytest $(ARGS)
+
+# The comparisons come first: nothing has been written yet that could hide a difference.
+check: .venv/.dev
+	.venv/bin/python scripts/check_lock.py
+	.venv/bin/python scripts/check_words.py
+	.venv/bin/python -m ruff format --check --quiet $(PATHS)
+	.venv/bin/python -m ruff check --quiet $(PATHS)
+	.venv/bin/lint-imports --no-logo
+	.venv/bin/python -m mypy
+
+fix: .venv/.dev
+	.venv/bin/python -m ruff check --fix --quiet $(PATHS)
+	.venv/bin/python -m ruff format --quiet $(PATHS)
+
+lock: .venv/.dev
+	.venv/bin/python scripts/lock.py $(ARGS)
+
+tools: .tools/.installed
+
+clean:
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+.venv/.runtime: requirements.lock pyproject.toml scripts/environment.sh
+	@PYTHON=$(PYTHON) sh scripts/environment.sh requirements.lock
+	@touch $@
+
+.venv/.dev: .venv/.runtime requirements-dev.lock
+	@PYTHON=$(PYTHON) sh scripts/environment.sh requirements-dev.lock
+	@touch $@
+
+.tools/.installed: tools/package.json tools/package-lock.json tools/install.sh
+	@sh tools/install.sh
+	@touch $@
+
+.PHONY: help test check fix lock tools clean

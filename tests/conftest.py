@@ -1,0 +1,59 @@
+"""What every room's tests share: profiles, private places, and the check that nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from support.processes import kill_all, processes_of
+from support.requirements import absent
+from support.waiting import eventually_sync
+
+settings.register_profile("dev", max_examples=50, deadline=None)
+settings.register_profile(
+    "ci", max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A developer's own JOBD_* settings change no test."""
+    for name in [name for name in os.environ if name.startswith("JOBD_") and name != "JOBD_TEST_REQUIRE"]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A private directory whose path is short: the path of a unix socket holds 107 bytes."""
+    directory = Path(tempfile.mkdtemp(prefix="jobd-", dir="/tmp"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def state_dir(short_dir: Path) -> Iterator[Path]:
+    """A state directory. After the test no process may be left that belongs to it; what is left is killed."""
+    directory = short_dir / "state"
+    yield directory
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        eventually_sync(lambda: not processes_of(short_dir), within_s=5)
+    except AssertionError:
+        left = kill_all(short_dir)
+        pytest.fail("left running: " + "; ".join(f"{process.pid} {process.command}" for process in left))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for said, count in absent.items():
+        terminalreporter.write_line(f"{count} skipped: {said}")
