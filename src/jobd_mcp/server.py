@@ -1,0 +1,122 @@
+"""Tools for agents, derived from the OpenAPI document: exact schemas, and answers in the broker's own words."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from importlib.resources import files
+from typing import Any
+
+import anyio
+from mcp.server.caching import CacheHint
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.tools import Tool
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
+from mcp.types import CallToolResult, ToolAnnotations
+
+from jobd_mcp import results, waiting
+from jobd_mcp.arguments import BadArguments, understood
+from jobd_mcp.calls import Answer, Caller, Unreachable
+from jobd_mcp.operations import Operation, tools
+from jobd_mcp.schemas import Json, Schema
+
+NAME = "jobd"
+ANSWER_LIMIT_S = 30.0
+"""How long the broker may take beyond a wait that was asked for."""
+TOOLS_FRESH_MS = 300_000
+
+IdentityOf = Callable[[object | None], object | None]
+"""HTTP request that a call came by (None: a local pipe) → who stands behind it."""
+
+
+def build(
+    document: Schema, caller: Caller, *, version: str, identity_of: IdentityOf = lambda _request: None
+) -> MCPServer[dict[str, Any]]:
+    """A server with one tool for each operation of the document that is one. It speaks both protocol eras."""
+    desk = _Desk(tools(document), caller, identity_of)
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    server: MCPServer[dict[str, Any]] = MCPServer(
+        NAME,
+        title="jobd: long work on machines you own",
+        version=version,
+        instructions=guide(),
+        tools=[desk.tool(operation) for operation in desk.operations.values()],
+        cache_hints={"tools/list": CacheHint(ttl_ms=TOOLS_FRESH_MS, scope="public")},
+        subscriptions=False,
+        log_level="WARNING",
+    )
+    # The SDK installs a handler of its own on the root logger; how this program logs is not its business.
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    return server
+
+
+def guide() -> str:
+    """What the model is told about the whole: `guide.md`."""
+    return files("jobd_mcp").joinpath("guide.md").read_text(encoding="utf-8").strip()
+
+
+class _AsGiven(FuncMetadata):
+    """Hands arguments on as the client sent them: `arguments.understood` reads them, with the exact schema."""
+
+    def validate_arguments(self, arguments_to_validate: dict[str, Any]) -> dict[str, Any]:
+        return {"arguments": arguments_to_validate}
+
+
+class _Desk:
+    """Takes tool calls, passes them to the broker and words the answers."""
+
+    def __init__(self, operations: list[Operation], caller: Caller, identity_of: IdentityOf) -> None:
+        self.operations = {operation.name: operation for operation in operations}
+        self._caller = caller
+        self._identity_of = identity_of
+
+    def tool(self, operation: Operation) -> Tool:
+        async def call(arguments: Mapping[str, Json], context: Context[dict[str, Any], Any]) -> CallToolResult:
+            return await self._call(operation, arguments, context)
+
+        return Tool(
+            fn=call,
+            name=operation.name,
+            title=operation.title,
+            description=operation.description,
+            parameters=operation.input_schema,
+            fn_metadata=_AsGiven(arg_model=ArgModelBase, output_schema=operation.output_schema),
+            is_async=True,
+            context_kwarg="context",
+            annotations=ToolAnnotations(
+                title=operation.title,
+                read_only_hint=operation.read_only,
+                destructive_hint=operation.destructive,
+                idempotent_hint=operation.idempotent,
+                open_world_hint=False,
+            ),
+        )
+
+    async def _call(
+        self, operation: Operation, arguments: Mapping[str, Json], context: Context[dict[str, Any], Any]
+    ) -> CallToolResult:
+        try:
+            meant = understood(operation, arguments)
+        except BadArguments as error:
+            return results.bad_arguments(operation, error).result()
+        identity = self._identity_of(context.request_context.request)
+
+        async def ask(name: str, given: Mapping[str, Json]) -> Answer:
+            return await self._caller.request(self.operations[name].request(given), identity)
+
+        wait_s = waiting.longest_wait_s(operation, meant)
+        limit_s = wait_s + ANSWER_LIMIT_S
+        try:
+            with anyio.fail_after(limit_s):
+                async with AsyncExitStack() as stack:
+                    if wait_s and "progress_token" in (context.request_context.meta or {}):
+                        await stack.enter_async_context(waiting.telling(context.report_progress, ask, meant, wait_s))
+                    answer = await ask(operation.name, meant)
+        except TimeoutError:
+            return results.too_slow(operation, limit_s).result()
+        except Unreachable as error:
+            return results.unreachable(operation, str(error)).result()
+        return results.result(operation, answer)
