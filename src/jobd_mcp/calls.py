@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ import httpx
 from starlette.types import ASGIApp, Message, Scope
 
 from jobd_mcp.operations import Request
+
+_log = logging.getLogger(__name__)
 
 CALLER = "jobd.caller"
 """Scope key of an authenticated caller. It can't come from the network: servers build scopes from their own keys."""
@@ -62,7 +65,11 @@ class InProcess:
 
         # A cancelled tool call cancels this very task, so the handler inside sees it at its next await: nobody
         # goes on waiting for a client that has gone.
-        await self._app(_scope(request, body, identity), receive, answered.send)
+        try:
+            await self._app(_scope(request, body, identity), receive, answered.send)
+        except Exception:
+            # As a server does: what the app has answered stands, and the fault is in the log.
+            _log.exception("%s %s failed", request.method, request.path)
         return answered.answer()
 
 

@@ -45,7 +45,7 @@ class Refusal:
 def bad_arguments(operation: Operation, error: BadArguments) -> Refusal:
     return Refusal(
         code="invalid_request",
-        detail=f"{operation.name} was not called: {error}",
+        detail=f"{operation.name} was not called, because of its arguments.",
         fields=tuple(f"{misfit.field}: {misfit.message}" for misfit in error.misfits),
     )
 
