@@ -1,0 +1,209 @@
+"""The output of jobs, kept as files and addressed by byte offset.
+
+`root/<job//1000>/<job>/<attempt>.log` has the bytes, `<attempt>.idx` has rows that tell stdout from stderr. The length of
+a file is the only cursor: a sender that asks for it and goes on from there can lose nothing and double nothing.
+All functions are synchronous, to be called in a thread; those on one file wait for each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from broker.store.contract import StorageFailed, StorageFull
+
+Part = Literal["log", "index"]
+
+_SUFFIX: dict[Part, str] = {"log": "log", "index": "idx"}
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_LOCKS = 64
+
+
+class Gap(Exception):
+    """Bytes were offered beyond the end of the file. Send from `size` on."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"the file has {size} bytes")
+        self.size = size
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """`size`: where the file ends now. `duplicate`: all of it was there already."""
+
+    size: int
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One assignment's output as it stood when it was opened; what is appended later is not seen."""
+
+    log: int | None
+    index: int | None
+    size: int
+    index_size: int
+
+    def read(self, offset: int, limit: int) -> bytes:
+        """At most `limit` bytes from `offset`; less only at the end."""
+        return _read(self.log, offset, min(limit, self.size - offset))
+
+    def read_index(self, offset: int, limit: int) -> bytes:
+        return _read(self.index, offset, min(limit, self.index_size - offset))
+
+
+class LogFiles:
+    """The files below `root`, a directory of this user alone."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._root = root
+        self._locks = [threading.Lock() for _ in range(_LOCKS)]
+
+    def append(self, job: int, attempt: int, part: Part, offset: int, data: bytes) -> Appended:
+        """Keep `data`, which begins at `offset`; what is there already is skipped, never rewritten.
+
+        Raises Gap if it begins beyond the end. On StorageFull and StorageFailed the file ends where it ended before.
+        """
+        if offset < 0:
+            raise ValueError("an offset is not negative")
+        with self._lock(job, attempt), self._file(job, attempt, part, os.O_RDWR | os.O_CREAT) as file:
+            size = os.fstat(file).st_size
+            if offset > size:
+                raise Gap(size)
+            rest = memoryview(data)[size - offset :]
+            if not rest:
+                return Appended(size, duplicate=True)
+            _write(file, size, rest)
+            return Appended(size + len(rest), duplicate=False)
+
+    def size(self, job: int, attempt: int, part: Part = "log") -> int:
+        """Bytes kept; 0 where there is no file."""
+        try:
+            with self._file(job, attempt, part, os.O_RDONLY) as file:
+                return os.fstat(file).st_size
+        except FileNotFoundError:
+            return 0
+
+    def exists(self, job: int, attempt: int) -> bool:
+        """Some output arrived and was not removed since: tells pruned from empty."""
+        try:
+            with self._file(job, attempt, "log", os.O_RDONLY):
+                return True
+        except FileNotFoundError:
+            return False
+
+    def sync(self, job: int, attempt: int, part: Part = "log") -> int:
+        """Make what is kept survive a power loss; how many bytes that is at least."""
+        try:
+            with self._file(job, attempt, part, os.O_RDONLY) as file:
+                size = os.fstat(file).st_size
+                os.fsync(file)
+        except FileNotFoundError:
+            return 0
+        for directory in (self._directory(job), self._directory(job).parent, self._root):
+            handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        return size
+
+    def read(self, job: int, attempt: int, offset: int, limit: int, part: Part = "log") -> bytes:
+        """At most `limit` bytes from `offset`; none at or beyond the end."""
+        try:
+            with self._file(job, attempt, part, os.O_RDONLY) as file:
+                return _read(file, offset, limit)
+        except FileNotFoundError:
+            return b""
+
+    @contextlib.contextmanager
+    def opened(self, job: int, attempt: int) -> Iterator[Snapshot]:
+        """A fixed view of log and index for `reading`; empty where nothing arrived. It stays readable after `remove`."""
+        with contextlib.ExitStack() as stack:
+            handles: list[int | None] = []
+            for part in ("index", "log"):  # the index first: it never speaks of bytes beyond the log's size
+                try:
+                    handles.append(stack.enter_context(self._file(job, attempt, part, os.O_RDONLY)))
+                except FileNotFoundError:
+                    handles.append(None)
+            index_size, size = (os.fstat(handle).st_size if handle is not None else 0 for handle in handles)
+            yield Snapshot(handles[1], handles[0], size, index_size)
+
+    def remove(self, job: int) -> None:
+        """Delete all output of a job. A repeat does nothing."""
+        directory = self._directory(job)
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(directory):
+                (directory / name).unlink(missing_ok=True)
+            directory.rmdir()
+
+    def _lock(self, job: int, attempt: int) -> threading.Lock:
+        return self._locks[hash((job, attempt)) % _LOCKS]
+
+    def _directory(self, job: int) -> Path:
+        return self._root / str(int(job) // 1000) / str(int(job))
+
+    @contextlib.contextmanager
+    def _file(self, job: int, attempt: int, part: Part, flags: int) -> Iterator[int]:
+        """Path made of integers only; a link in the file's place is refused."""
+        path = self._directory(job) / f"{int(attempt)}.{_SUFFIX[part]}"
+        flags |= os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            handle = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            if not flags & os.O_CREAT:
+                raise
+            handle = _make(path, flags)
+        except OSError as error:
+            raise _meaning(error, path) from error
+        try:
+            yield handle
+        finally:
+            os.close(handle)
+
+
+def _make(path: Path, flags: int) -> int:
+    try:
+        path.parent.parent.mkdir(mode=0o700, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        return os.open(path, flags, 0o600)
+    except OSError as error:
+        raise _meaning(error, path) from error
+
+
+def _write(file: int, end: int, data: memoryview) -> None:
+    """Append all of `data` at `end`, or nothing: a torn write is cut off again."""
+    written = 0
+    try:
+        while written < len(data):
+            written += os.pwrite(file, data[written:], end + written)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.ftruncate(file, end)
+        raise _meaning(error, None) from error
+
+
+def _read(file: int | None, offset: int, limit: int) -> bytes:
+    """pread until `limit` or the end: one call may give less."""
+    if file is None:
+        return b""
+    data = b""
+    while limit > len(data):
+        more = os.pread(file, limit - len(data), offset + len(data))
+        if not more:
+            break
+        data = data + more if data else more
+    return data
+
+
+def _meaning(error: OSError, path: Path | None) -> StorageFull | StorageFailed:
+    if error.errno in _NO_ROOM:
+        return StorageFull("the disk of the broker's logs is full")
+    return StorageFailed(f"the log{f' {path}' if path else ''} can't be kept: {error.strerror}")
