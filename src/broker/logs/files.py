@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from broker.store.contract import StorageFailed, StorageFull
+from broker.core.storage import StorageFailed, StorageFull
 
 Part = Literal["log", "index"]
 

@@ -10,6 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from broker.core.storage import StorageError, StorageFailed, StorageFull
+
+__all__ = [
+    "ConstraintFailed",
+    "Listener",
+    "Params",
+    "Row",
+    "StorageError",
+    "StorageFailed",
+    "StorageFull",
+    "Store",
+    "StoreUnusable",
+    "Tx",
+    "Value",
+]
+
 T = TypeVar("T")
 
 Value = int | float | str | bytes | None
@@ -83,18 +99,6 @@ class Store(Protocol):
     async def close(self) -> None:
         """Finish what was asked for, then close. Later calls raise `StorageFailed`."""
         ...
-
-
-class StorageError(Exception):
-    """The store could not do what was asked. Nothing of the function was kept."""
-
-
-class StorageFull(StorageError):
-    """There is no room on the disk."""
-
-
-class StorageFailed(StorageError):
-    """The disk or the database failed, or the store is closed."""
 
 
 class ConstraintFailed(StorageError):

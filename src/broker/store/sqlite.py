@@ -43,8 +43,7 @@ async def open_sqlite(
         connections.append(await open_writer(path))
         migrations = migrate.load()
         await connections[0].call(lambda connection: migrate.migrate(connection, migrations))
-        for _ in range(readers):
-            connections.append(await open_reader(path))
+        connections += [await open_reader(path) for _ in range(readers)]
     except BaseException as error:
         for connection in connections:
             await connection.close()
