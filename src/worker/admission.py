@@ -1,0 +1,111 @@
+"""The last look before a process is made: does what the job asks for exist on this machine?
+
+A refusal is no failure of the job: nothing was executed, no retry is used, and another machine may have it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.wire.jobs import JobSpec
+from broker.wire.workers import Final, Outcome
+from worker.environment import NoShell, conda_directory, expanded, program
+from worker.patience import OutOfPatience, within
+from worker.probe.machine import free_mb
+
+CHECK_LIMIT_S = 10.0
+LEAST_FREE_MB = 64.0  # below this neither records nor output can be relied on
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """What was asked for, as it is on this machine."""
+
+    argv: list[str]
+    cwd: Path | None
+    """None: the scratch directory."""
+    tools: Path | None
+    """Directory of the venv or conda environment."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What admission knows of the machine it stands on."""
+
+    host: str
+    login: Mapping[str, str]
+    state: Path
+
+
+class Refusal(Exception):
+    """Not here, or not now. The message names what is missing, and the host."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+    def final(self) -> Final:
+        return Final(outcome=Outcome.REFUSED, reason_code=self.code, reason=str(self)[:2000])
+
+
+async def admit(spec: JobSpec, ground: Ground, limit_s: float = CHECK_LIMIT_S) -> Admitted:
+    """`spec` as it is on this machine. Raises Refusal, also when the file system doesn't answer in time."""
+    try:
+        return await within(limit_s, lambda: _look(spec, ground))
+    except OutOfPatience as error:
+        raise Refusal(
+            "file_system_unresponsive", f"the files that the job names could not be looked at on {ground.host}: {error}"
+        ) from None
+
+
+def has_room(state: Path) -> bool:
+    """Whether there is room for another job's records and output."""
+    return free_mb(state) >= LEAST_FREE_MB
+
+
+def _look(spec: JobSpec, ground: Ground) -> Admitted:
+    if not has_room(ground.state):
+        raise Refusal("disk_full", f"less than {LEAST_FREE_MB:g} MiB are free under {ground.state} on {ground.host}")
+    home = ground.login.get("HOME", "/")
+    cwd = _directory(expanded(spec.cwd, home), ground.host) if spec.cwd is not None else None
+    try:
+        argv = program(spec)
+    except NoShell as error:
+        raise Refusal("launcher_failed", f"{error} on {ground.host}") from None
+    return Admitted(argv, cwd, _tools(spec, ground, cwd or Path(home)))
+
+
+def _directory(path: Path, host: str) -> Path:
+    try:
+        info = path.stat()
+    except PermissionError:
+        raise Refusal("cwd_forbidden", f"cwd {path} can't be reached by the worker's user on {host}") from None
+    except (OSError, ValueError) as error:
+        raise Refusal("cwd_missing", f"cwd {path} does not exist on {host} ({_why(error)})") from None
+    if not stat.S_ISDIR(info.st_mode):
+        raise Refusal("cwd_not_directory", f"cwd {path} is not a directory on {host}")
+    if not os.access(path, os.X_OK):
+        raise Refusal("cwd_forbidden", f"cwd {path} can't be entered by the worker's user on {host}")
+    return path
+
+
+def _tools(spec: JobSpec, ground: Ground, cwd: Path) -> Path | None:
+    if spec.venv is not None:
+        path = expanded(spec.venv, ground.login.get("HOME", "/")) if spec.venv.startswith("~") else cwd / spec.venv
+        if not (path / "bin").is_dir():
+            raise Refusal("venv_missing", f"venv {path} does not exist on {ground.host} (no directory {path / 'bin'})")
+        return path
+    if spec.conda is not None:
+        found = conda_directory(spec.conda, ground.login)
+        if found is None:
+            raise Refusal("conda_missing", f"conda environment {spec.conda} was not found on {ground.host}")
+        return found
+    return None
+
+
+def _why(error: OSError | ValueError) -> str:
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)

@@ -1,0 +1,156 @@
+"""The worker process: it reads what an earlier epoch left, then holds assignments until it is told to end.
+
+When it ends, in whatever way, the shims go on; the next epoch finds them by their files.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import structlog
+
+from broker.client import BrokerClient
+from broker.wire.workers import Delivery, Held, Registration, Stop, Verdict
+from worker.admission import Ground, has_room
+from worker.assignment import Assignment, Desk
+from worker.exchange import Exchange, MustEnd
+from worker.home import Home
+from worker.shims import Shim, Shims
+from worker.spool import Key, Spool
+
+log = structlog.get_logger("worker.agent")
+
+LAST_WORD_S = 1.0
+EXIT_OK = 0
+EXIT_MUST_END = 3
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What this worker is and offers."""
+
+    registration: Registration
+    ground: Ground
+    checkpoints: Path
+    linger_s: float
+
+
+class Agent:
+    """Holds the assignments of one worker. `run()` returns the exit code."""
+
+    def __init__(self, home: Home, shims: Shims, broker: BrokerClient, setup: Setup) -> None:
+        self._shims = shims
+        self._home = home
+        self._held: dict[Key, Assignment] = {}
+        self._lives: anyio.abc.TaskGroup | None = None
+        self._exchange = Exchange(broker, home.worker_id, setup.registration, self)
+        self._spool = Spool(broker, home.worker_id, home.epoch, self._exchange.superseded)
+        self._exchange.on_reachable = self._spool.reachable
+        self._desk = Desk(home, setup.ground, shims, self._exchange, self._spool, setup.checkpoints, setup.linger_s)
+        self._short_of_room = False
+
+    async def run(self) -> int:
+        """Until SIGTERM or SIGINT, or until the broker will not have this process any more."""
+        code = EXIT_OK
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._end_on_signal, tasks.cancel_scope)
+                async with anyio.create_task_group() as self._lives:
+                    # First the own records: every list from here on is complete.
+                    self._recover()
+                    tasks.start_soon(self._hear_the_bell)
+                    tasks.start_soon(self._renew_forever)
+                    tasks.start_soon(self._spool.run)
+                    await self._exchange.register()
+                    tasks.start_soon(self._exchange.report_forever)
+                    await self._exchange.poll_forever()
+        except* MustEnd as group:
+            log.error("this worker ends; its jobs go on", reason=str(_first(group)))
+            code = EXIT_MUST_END
+        return code
+
+    # What the exchange asks of the holder.
+
+    def held(self) -> list[Held]:
+        return [assignment.held() for assignment in self._held.values() if assignment.listed]
+
+    def accepts(self) -> bool:
+        """False while a job's records could not be kept: better to wait for room than to refuse each job."""
+        room = has_room(self._home.directory)
+        if self._short_of_room == room:
+            self._short_of_room = not room
+            (log.info if room else log.error)("room on the disk", enough=room, directory=str(self._home.directory))
+        return room
+
+    def heard(self, verdict: Verdict, sent_boot_s: float) -> None:
+        assignment = self._held.get((verdict.job, verdict.attempt))
+        if assignment is not None:
+            assignment.heard(verdict, sent_boot_s)
+
+    def stop(self, stop: Stop) -> None:
+        assignment = self._held.get((stop.job, stop.attempt))
+        if assignment is not None:
+            assignment.stop(stop)
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Take it; what is held already is a repeat, and dropped."""
+        if (delivery.job, delivery.attempt) not in self._held:
+            log.info("delivered", assignment=f"{delivery.job}.{delivery.attempt}")
+            self._begin(Assignment.delivered(self._desk, delivery))
+
+    # What goes on beside.
+
+    def _recover(self) -> None:
+        found = self._shims.found()
+        for shim in found:
+            self._begin(Assignment.resumed(self._desk, shim))
+        self._home.remove_scratch_except(_name(shim) for shim in found)
+        if found:
+            log.info("found what an earlier start left", assignments=[_name(shim) for shim in found])
+
+    def _begin(self, assignment: Assignment) -> None:
+        assert self._lives is not None, "assignments begin while the worker runs"
+        self._held[assignment.key] = assignment
+        self._lives.start_soon(self._live, assignment, name=f"assignment {assignment.job}.{assignment.attempt}")
+
+    async def _live(self, assignment: Assignment) -> None:
+        await assignment.run()
+        del self._held[assignment.key]
+        self._exchange.nudge()
+
+    async def _hear_the_bell(self) -> None:
+        async for key in self._shims.bell:
+            self._spool.news(key)
+            assignment = self._held.get(key)
+            if assignment is not None:
+                assignment.wake()
+
+    async def _renew_forever(self) -> None:
+        while True:
+            for assignment in self._held.values():
+                assignment.renew()
+            await anyio.sleep(self._exchange.heartbeat_s)
+
+    async def _end_on_signal(self, scope: anyio.CancelScope) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for number in signals:
+                log.info("ending on a signal; jobs go on in their shims", signal=signal.Signals(number).name)
+                await self._exchange.last_word(LAST_WORD_S)
+                scope.cancel()
+                return
+
+
+def _name(shim: Shim) -> str:
+    return f"{shim.job}.{shim.attempt}"
+
+
+def _first(group: BaseExceptionGroup[MustEnd]) -> BaseException:
+    """The innermost cause: task groups nest."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,379 @@
+"""One assignment on this worker: admit → launch → release → follow → report → clear.
+
+The shim does the work and keeps the truth in files; this is the part that talks. It may die at any line: a later
+epoch begins again from the files with `resumed()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from broker.wire.states import OnWorkerLost
+from broker.wire.workers import (
+    Ack,
+    Delivery,
+    Final,
+    Finish,
+    Held,
+    Outcome,
+    Phase,
+    Registered,
+    Start,
+    Stop,
+    Verdict,
+    VerdictWord,
+)
+from worker.admission import Admitted, Ground, Refusal, admit
+from worker.backoff import Backoff
+from worker.environment import Identity, Places, environment
+from worker.exchange import Exchange
+from worker.home import Home
+from worker.shims import Shim, Shims, ShimSpec, boot_s
+from worker.spool import Output, Spool
+
+log = structlog.get_logger("worker.assignment")
+
+LOOK_S = 0.5
+"""How often a shim's files are looked at without a word from it: the bell only wakes."""
+LATE_GO_S = 1.0
+"""How long after the deadline of a `go` its start may still become visible; then an ack is asked for again."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How long this job may go on without a word from its worker, or from the broker."""
+
+    policy: OnWorkerLost
+    lease_s: float
+    exclusive_lease_s: float
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What every assignment of this worker shares."""
+
+    home: Home
+    ground: Ground
+    shims: Shims
+    exchange: Exchange
+    spool: Spool
+    checkpoints: Path
+    linger_s: float
+
+    def registered(self) -> Registered:
+        """What the broker promised at the registration, which comes before any delivery."""
+        assert self.exchange.registered is not None, "nothing is delivered before the registration"
+        return self.exchange.registered
+
+
+class Assignment:
+    """What is listed, what is heard, and the life itself. Made by `delivered()` or `resumed()`; `run()` lives it."""
+
+    def __init__(self, desk: Desk, job: int, attempt: int, token: str, terms: Terms) -> None:
+        self.job, self.attempt, self.token = job, attempt, token
+        self.phase = Phase.PREPARING
+        self.stopping: Stop | None = None
+        self.final: Final | None = None
+        self.accepted = False  # the broker has the final report
+        self.stale = False  # the broker wants none of it
+        self._lost = False  # lease_lost was said while nothing had been executed
+        self._released = False  # exec may have happened
+        self._until_boot_s = 0.0
+        self._delivery: Delivery | None = None
+        self._shim: Shim | None = None
+        self._terms = terms
+        self._desk = desk
+        self._news = asyncio.Event()
+        self._log = log.bind(assignment=f"{job}.{attempt}")
+
+    @classmethod
+    def delivered(cls, desk: Desk, delivery: Delivery) -> Assignment:
+        registered = desk.registered()
+        terms = Terms(delivery.spec.on_worker_lost, registered.lease_s, registered.exclusive_lease_s)
+        self = cls(desk, delivery.job, delivery.attempt, delivery.token, terms)
+        self._delivery = delivery
+        return self
+
+    @classmethod
+    def resumed(cls, desk: Desk, shim: Shim) -> Assignment:
+        """What an earlier epoch left: alive, or ended and perhaps not reported."""
+        extra = shim.spec.extra
+        terms = Terms(
+            OnWorkerLost(shim.spec.on_worker_lost), float(extra["lease_s"]), float(extra["exclusive_lease_s"])
+        )
+        self = cls(desk, shim.job, shim.attempt, shim.token, terms)
+        self._shim = shim
+        self._released, self.phase = True, Phase.RUNNING  # or may be: the shim has yet to be asked
+        return self
+
+    # What others see and say.
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.job, self.attempt
+
+    @property
+    def listed(self) -> bool:
+        """Until the broker has accepted its end. A stale one until its tree is gone, which is when it is cleared."""
+        return not self.accepted
+
+    def held(self) -> Held:
+        stopping = self.stopping.id if self.stopping else None
+        return Held(
+            job=self.job, attempt=self.attempt, token=self.token, phase=self.phase, stopping=stopping, final=self.final
+        )
+
+    def wake(self) -> None:
+        """There may be news in the shim's files."""
+        self._news.set()
+
+    def stop(self, stop: Stop) -> None:
+        """Stop the whole tree. The same request again changes nothing; another one is passed on to the shim."""
+        if self.final is not None or (self.stopping is not None and self.stopping.id == stop.id):
+            return
+        self._log.info("stopping", why=stop.why, grace_s=stop.grace_s)
+        self.stopping = stop
+        if self._shim is not None and self._released:
+            self._pass_on_stops(self._shim)
+        self.wake()
+        self._desk.exchange.nudge()  # the broker repeats itself until the list shows it
+
+    def renew(self) -> None:
+        """This worker lives: that is what a `requeue` job's shim wants to know. The network may be away."""
+        if self._terms.policy is OnWorkerLost.REQUEUE:
+            self._until(boot_s() + self._terms.lease_s)
+
+    def heard(self, verdict: Verdict, sent_boot_s: float) -> None:
+        """The broker's word on an entry of the list, a start or a finish."""
+        match verdict.verdict:
+            case VerdictWord.ACCEPTED | VerdictWord.DUPLICATE:
+                if self.final is not None and (verdict.ended or verdict.kind == "finish"):
+                    self.accepted = True
+                elif self._terms.policy is OnWorkerLost.REQUEUE_EXCLUSIVE and not verdict.ended:
+                    self._until(sent_boot_s + self._terms.exclusive_lease_s)
+            case VerdictWord.LEASE_LOST:
+                self._lost = self._lost or not self._released
+            case VerdictWord.STALE_ASSIGNMENT:
+                self._stale()
+            case _:
+                assert_never(verdict.verdict)
+        self.wake()
+
+    def _stale(self) -> None:
+        if self.stale:
+            return
+        self._log.warning("the broker says that this assignment is over: stopping what runs")
+        self.stale = True
+        if self._shim is not None and self._released and self.final is None:
+            self._pass_on_stops(self._shim)
+
+    def _pass_on_stops(self, shim: Shim) -> None:
+        """Repeats are harmless: the shim knows them by their ids."""
+        if self.stopping is not None:
+            shim.stop(self.stopping.id, self.stopping.grace_s, self.stopping.why)
+        if self.stale:
+            shim.stop("stale", 0.0, "the broker gave this assignment up")
+
+    def _until(self, deadline_boot_s: float) -> None:
+        """Move the shim's own deadline forward, never back."""
+        if self._shim is None or self.final is not None or deadline_boot_s <= self._until_boot_s:
+            return
+        self._until_boot_s = deadline_boot_s
+        self._shim.until(deadline_boot_s)
+
+    # The life, in order.
+
+    async def run(self) -> None:
+        """Live it to the end. A fault of ours on the way is logged, and the rest is lived from the files."""
+        backoff = Backoff(first_s=0.5)
+        while True:
+            try:
+                final = await self._lived()
+                if final is not None:
+                    await self._report(final)
+                await self._clear()
+                return
+            except Exception:
+                self._log.exception("a fault in the life of this assignment; going on from its files")
+                await anyio.sleep(backoff.next_s())
+            finally:
+                self._desk.exchange.withdraw(self.job, self.attempt)
+
+    async def _lived(self) -> Final | None:
+        """How it ended; None if the broker gave it up and wants to hear no more."""
+        if self.final is not None:
+            return self.final
+        try:
+            if self._shim is None:
+                self._shim = await self._launch(await self._admit())
+                executed = await self._release(self._shim)
+            else:
+                executed = await self._executed_before(self._shim)
+            final = await self._follow(self._shim) if executed else Final(outcome=Outcome.NEVER_EXECUTED)
+        except Refusal as refusal:
+            self._log.info("refused", code=refusal.code, reason=str(refusal))
+            final = refusal.final()
+        return None if self.stale else final
+
+    async def _admit(self) -> Admitted:
+        assert self._delivery is not None
+        return await admit(self._delivery.spec, self._desk.ground)
+
+    async def _launch(self, admitted: Admitted) -> Shim:
+        """A prepared shim, listening. Nothing is executed yet. Raises Refusal."""
+        assert self._delivery is not None
+        delivery = self._delivery
+        try:
+            places = self._places(admitted)
+            who = Identity(self.job, self.attempt, delivery.restarts, delivery.array_index)
+            shim = await self._desk.shims.launch(
+                ShimSpec(
+                    job=self.job,
+                    attempt=self.attempt,
+                    token=self.token,
+                    argv=admitted.argv,
+                    env=environment(self._desk.ground.login, delivery.spec, who, places, admitted.tools),
+                    cwd=str(places.cwd),
+                    grace_s=delivery.spec.checkpoint_grace_s,
+                    linger_s=self._desk.linger_s,
+                    on_worker_lost=self._terms.policy.value,
+                    extra={"lease_s": self._terms.lease_s, "exclusive_lease_s": self._terms.exclusive_lease_s},
+                )
+            )
+        except OSError as error:
+            raise Refusal(
+                "launcher_failed", f"no process could be prepared on {self._desk.ground.host}: {error}"
+            ) from error
+        return shim
+
+    def _places(self, admitted: Admitted) -> Places:
+        scratch = self._desk.home.scratch(f"{self.job}.{self.attempt}")
+        checkpoints = self._desk.checkpoints / str(self.job)
+        scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+        checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return Places(scratch, checkpoints, admitted.cwd or scratch)
+
+    async def _release(self, shim: Shim) -> bool:
+        """Let it execute, by an accepted ack for this very shim and only while that lease holds. False: it never will.
+
+        Until the ack is accepted the assignment is `pending`, and must be acked within its own short lease.
+        """
+        assert self._delivery is not None
+        give_up_boot_s: float | None = boot_s() + self._delivery.lease_s
+        if self._terms.policy is not OnWorkerLost.ORPHAN:
+            self._until(boot_s() + self._terms.lease_s)  # if this worker dies now, the shim must not wait for ever
+        name = uuid.uuid4().hex
+        while not (self.stopping or self.stale or self._lost):
+            answer = await self._acked(name, give_up_boot_s)
+            if answer is None or answer.ended or answer.word not in (VerdictWord.ACCEPTED, VerdictWord.DUPLICATE):
+                break
+            if self.stopping or self.stale:
+                break
+            give_up_boot_s = None  # acked: from here on only the broker ends it
+            if self._terms.policy is OnWorkerLost.REQUEUE_EXCLUSIVE:
+                self._until(answer.sent_boot_s + self._terms.exclusive_lease_s)
+            deadline_boot_s = answer.sent_boot_s + self._terms.lease_s
+            if boot_s() >= deadline_boot_s:
+                continue
+            self._released, self.phase = True, Phase.RUNNING
+            shim.go(deadline_boot_s)
+            if await self._seen_to_start(shim, deadline_boot_s + LATE_GO_S):
+                return True
+            self._log.warning("not started within its lease; asking again")
+        return await self._executed_before(shim)
+
+    async def _acked(self, shim_name: str, give_up_boot_s: float | None) -> _Answer | None:
+        """The verdict on an ack; None if there was none in time, or if it is no longer wanted."""
+        answers: list[_Answer] = []
+
+        def heard(verdict: Verdict, sent_boot_s: float) -> None:
+            answers.append(_Answer(verdict.verdict, bool(verdict.ended), sent_boot_s))
+            self.wake()
+
+        ack = Ack(kind="ack", job=self.job, attempt=self.attempt, token=self.token, shim=shim_name)
+        self._desk.exchange.post(ack, heard)
+        await self._wait(lambda: bool(answers or self.stopping or self.stale or self._lost), give_up_boot_s)
+        self._desk.exchange.withdraw(self.job, self.attempt)
+        if answers and answers[0].word is VerdictWord.STALE_ASSIGNMENT:
+            self._stale()
+        return answers[0] if answers else None
+
+    async def _seen_to_start(self, shim: Shim, limit_boot_s: float) -> bool:
+        return await self._wait(lambda: shim.started() is not None or shim.final() is not None, limit_boot_s)
+
+    async def _executed_before(self, shim: Shim) -> bool:
+        """Whether the command was ever executed. If not, it never will be: the shim is closed for good first."""
+        if shim.started() is None:
+            shim.close()
+            if await shim.closed_for_good():
+                return False
+        self._released, self.phase = True, Phase.RUNNING
+        return True
+
+    async def _follow(self, shim: Shim) -> Final:
+        """Bring its output and its start to the broker, until the whole tree is gone."""
+        resumed = self._delivery is None
+        self._desk.spool.follow(
+            Output(self.job, self.attempt, self.token, log=shim.out, index=shim.idx, resumed=resumed)
+        )
+        self._pass_on_stops(shim)
+        told = False
+        while (final := shim.final()) is None:
+            started = shim.started()
+            if started is not None and not told:
+                told = True
+                start = Start(kind="start", job=self.job, attempt=self.attempt, token=self.token, pid=started.pid)
+                self._desk.exchange.post(start, self.heard)
+            await self._pause()
+        return final
+
+    async def _report(self, final: Final) -> None:
+        """Say how it ended until the broker has taken it, and the output to its last byte."""
+        self.final, self.phase = final, Phase.ENDED
+        finish = Finish(kind="finish", job=self.job, attempt=self.attempt, token=self.token, final=final)
+        while not (self.accepted or self.stale):
+            self._desk.exchange.post(finish, self.heard)
+            # Again after a heartbeat if the verdict was lease_lost: the list goes on to carry the end as well.
+            await self._wait(lambda: self.accepted or self.stale, boot_s() + self._desk.exchange.heartbeat_s)
+        if self._shim is not None and final.outcome is not Outcome.NEVER_EXECUTED and not self.stale:
+            fate = await self._desk.spool.settled(self.key, final.final_size, final.final_index_size)
+            self._log.info("ended", outcome=final.outcome.value, exit_code=final.exit_code, log=fate.value)
+
+    async def _clear(self) -> None:
+        """Remove what was kept for the report. The tree is gone; the checkpoints stay."""
+        self._desk.spool.forget(self.key)
+        if self._shim is not None:
+            await anyio.to_thread.run_sync(self._shim.remove)
+        await anyio.to_thread.run_sync(self._desk.home.remove_scratch, f"{self.job}.{self.attempt}")
+
+    # Waiting.
+
+    async def _pause(self, limit_s: float = LOOK_S) -> None:
+        with anyio.move_on_after(limit_s):
+            await self._news.wait()
+        self._news.clear()
+
+    async def _wait(self, come_true: Callable[[], bool], limit_boot_s: float | None) -> bool:
+        """Wait until it is true, or the boot clock passes the limit. Whether it came true."""
+        while not come_true():
+            remaining_s = LOOK_S if limit_boot_s is None else limit_boot_s - boot_s()
+            if remaining_s <= 0:
+                return False
+            await self._pause(min(LOOK_S, remaining_s))
+        return True
+
+
+@dataclass(frozen=True)
+class _Answer:
+    word: VerdictWord
+    ended: bool
+    sent_boot_s: float

@@ -1,0 +1,56 @@
+"""The machine under this worker: its name, its identity, how much it can run."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.places import machine_id
+
+
+@dataclass(frozen=True)
+class Machine:
+    host: str
+    identity: str
+    """Machine and boot. A cloned state directory shows, since no two running machines share it."""
+    platform: str
+    cores: float
+
+
+def look() -> Machine:
+    host = platform.node() or "localhost"
+    return Machine(
+        host=host[:200],
+        identity=f"{machine_id()}-{_boot_id()}",
+        platform=f"{platform.system().lower()}-{platform.machine().lower()}"[:200],
+        cores=_cores(),
+    )
+
+
+def name_of(host: str) -> str:
+    """A worker name made of a host name: what a name may not contain becomes a dash."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", host.partition(".")[0]).strip("._-")[:64]
+    return name or "worker"
+
+
+def free_mb(path: Path) -> float:
+    return shutil.disk_usage(path).free / 2**20
+
+
+def _cores() -> float:
+    """Cores that this process may use: a container or taskset may give fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return float(max(1, len(os.sched_getaffinity(0))))
+    return float(os.cpu_count() or 1)
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+    except OSError:
+        return f"{uuid.getnode():x}"  # macOS: no boot id without a child process; the machine alone must do
