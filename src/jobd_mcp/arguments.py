@@ -87,7 +87,7 @@ def _read(types: frozenset[str], text: str) -> Json:
         return _BOOLEANS[text.strip().lower()]
     try:
         spelled: Json = json.loads(text, parse_constant=_no_constant)
-    except ValueError:
+    except (ValueError, RecursionError):
         return [text] if "array" in types else text
     return spelled
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, Self
 
 from broker import places
 from jobd_mcp.operations import Request
@@ -247,7 +247,7 @@ class _Start:
             word = os.read(self._status, 16)
             self.exit_code = int(word) if word.strip().isdigit() else 1
 
-    def __enter__(self) -> _Start:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -48,20 +48,20 @@ def main() -> None:
     if arguments in (["--version"], ["-V"]):
         from importlib.metadata import version
 
-        print(version("jobd-mcp"))
+        sys.stdout.write(f"{version('jobd-mcp')}\n")
         return
     if arguments in (["--help"], ["-h"]):
-        print(USAGE, end="")
+        sys.stdout.write(USAGE)
         return
     if arguments:
-        print(f"jobd-mcp: unknown argument {arguments[0]}; it takes none. See jobd-mcp --help.", file=sys.stderr)
+        sys.stderr.write(f"jobd-mcp: unknown argument {arguments[0]}; it takes none. See jobd-mcp --help.\n")
         sys.exit(2)
     try:
         code = _serve()
     except KeyboardInterrupt:
         code = 130
     except (local.LocalError, OSError) as error:
-        print(f"jobd-mcp: {error}", file=sys.stderr)
+        sys.stderr.write(f"jobd-mcp: {error}\n")
         code = 1
     # Not sys.exit: a thread that still looks for a broker must not hold up the end.
     with suppress(OSError, ValueError):

@@ -16,7 +16,7 @@ from jobd_mcp.calls import Remote, Unreachable
 from jobd_mcp.local import LocalError
 from jobd_mcp.operations import Request
 from jobd_mcp.schemas import Json, Schema, as_object
-from jobd_mcp.server import build
+from jobd_mcp.server import build, lowlevel
 
 DOCUMENT_LIMIT_S = 15.0
 
@@ -33,7 +33,7 @@ async def _serve(url: str, token: str | None) -> int:
     caller = Remote(url.rstrip("/"), token)
     document = await _document(caller, url)
     version = str(as_object(document.get("info")).get("version") or "")
-    server = build(document, caller, version=version)._lowlevel_server
+    server = lowlevel(build(document, caller, version=version))
     async with stdio_server() as (from_client, to_client):
         await server.run(from_client, to_client, server.create_initialization_options())
     await caller.aclose()

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 from mcp.server.caching import CacheHint
+from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
@@ -51,6 +52,11 @@ def build(
     root.handlers[:] = handlers
     root.setLevel(level)
     return server
+
+
+def lowlevel(server: MCPServer[dict[str, Any]]) -> Server[Any]:
+    """The server as transports of our own need it. The SDK has no public name for it; a test holds on to this one."""
+    return server._lowlevel_server  # noqa: SLF001
 
 
 def guide() -> str:
