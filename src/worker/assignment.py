@@ -37,7 +37,8 @@ from worker.backoff import Backoff
 from worker.environment import Identity, Places, environment
 from worker.exchange import Exchange
 from worker.home import Home
-from worker.shims import Shim, Shims, ShimSpec, boot_s
+from worker.process.clock import boot_s
+from worker.shims import Shim, Shims, ShimSpec
 from worker.spool import Output, Spool
 
 log = structlog.get_logger("worker.assignment")

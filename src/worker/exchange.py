@@ -30,7 +30,7 @@ from broker.wire.workers import (
     Verdict,
 )
 from worker.backoff import LONGEST_S, Backoff
-from worker.shims import boot_s
+from worker.process.clock import boot_s
 
 log = structlog.get_logger("worker.exchange")
 

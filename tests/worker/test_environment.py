@@ -70,7 +70,6 @@ def test_nothing_of_the_environment_that_the_worker_was_started_with_is_passed_o
 
 def test_what_a_profile_exports_reaches_jobs_by_the_allow_list(tmp_path: Path) -> None:
     found = login_with_profile(
-        monkeypatch,
         tmp_path,
         'echo "Welcome, PATH=x"\nexport PATH="/opt/own/bin:$PATH" LC_TIME=de_DE.UTF-8 API_TOKEN=secret HF_HOME="/a b\nc"\n',
     )
