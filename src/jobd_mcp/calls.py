@@ -146,7 +146,8 @@ def _scope(request: Request, body: bytes, identity: object | None) -> Scope:
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
         ],
-        "client": None,
-        "server": None,
+        # Not None: that is what a unix socket looks like, and whoever listens there may trust its peer.
+        "client": ("in-process", 0),
+        "server": ("in-process", 0),
     }
     return scope if identity is None else {**scope, CALLER: identity}
