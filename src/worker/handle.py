@@ -1,0 +1,320 @@
+"""The worker's side of one shim: commands to it, and what its files say."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import anyio
+
+from broker.wire.states import OnWorkerLost
+from broker.wire.workers import Final, Outcome
+from worker.process import records
+from worker.process.leftovers import kill_leftovers, leave_group
+from worker.process.records import ExitRecord, Identity, Json, SpecRecord
+
+_CLOSING_LIMIT_S = 10.0
+_LOOK_EVERY_S = 0.005
+_LONGEST_WHY = 500
+
+
+@dataclass(frozen=True)
+class ShimSpec:
+    """What to run, and what the worker wants to find again after its own death (`token`, `extra`)."""
+
+    job: int
+    attempt: int
+    token: str
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str | None = None  # None: the assignment's own directory
+    grace_s: float = 10.0  # from TERM to KILL when the lease ends
+    linger_s: float = 2.0  # how long output is awaited after the main process's end
+    on_worker_lost: OnWorkerLost = OnWorkerLost.REQUEUE
+    umask: int = 0o022
+    extra: dict[str, Json] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """As the assignment is shown: 42.1"""
+        return f"{self.job}.{self.attempt}"
+
+
+@dataclass(frozen=True)
+class Started:
+    """The process exists: its exec succeeded."""
+
+    pid: int
+    started_at: float  # seconds since 1970
+    process: Identity
+
+
+class Shim:
+    """One assignment's shim, alive or dead. All that is known is read from its directory, each time."""
+
+    def __init__(self, directory: Path, spec: ShimSpec, record: SpecRecord) -> None:
+        self.directory = directory
+        self.spec = spec
+        self._record = record
+        self._final: Final | None = None
+
+    @classmethod
+    def at(cls, directory: Path) -> Shim | None:
+        """None where no worker of this protocol has written a specification."""
+        record = records.read_spec(str(directory))
+        return cls(directory, _spec_of(record), record) if record is not None else None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def job(self) -> int:
+        return self.spec.job
+
+    @property
+    def attempt(self) -> int:
+        return self.spec.attempt
+
+    @property
+    def token(self) -> str:
+        return self.spec.token
+
+    @property
+    def id(self) -> str:
+        """Names this shim among all that ever ran for the assignment."""
+        return self._record["cookie"]
+
+    @property
+    def out(self) -> Path:
+        return self.directory / records.OUT
+
+    @property
+    def idx(self) -> Path:
+        return self.directory / records.IDX
+
+    # Commands. Each may be repeated; False: nobody listens (the shim has ended), or not now.
+
+    def go(self, deadline_s: float) -> bool:
+        """Execute, if the exec happens before the boot clock shows `deadline_s`; else stay prepared."""
+        return self._tell(f"go {deadline_s!r}")
+
+    def until(self, deadline_s: float) -> bool:
+        """The lease: at `deadline_s` of the boot clock the shim stops its tree, unless a later one was told."""
+        return self._tell(f"until {deadline_s!r}")
+
+    def stop(self, stop_id: str, grace_s: float, why: str = "") -> bool:
+        """TERM to the whole tree, `grace_s`, KILL. A second stop can shorten the grace, not lengthen it."""
+        if not stop_id or any(character.isspace() for character in stop_id):
+            raise ValueError(f"not a stop's id: {stop_id!r}")
+        return self._tell(f"stop {stop_id} {grace_s!r} {' '.join(why.split())[:_LONGEST_WHY]}")
+
+    def close(self) -> bool:
+        """Never execute. Without effect if it was executed already."""
+        return self._tell("close")
+
+    async def closed_for_good(self) -> bool:
+        """Close it. True: proved that the command was never executed and never will be. False: it may have been."""
+        with anyio.move_on_after(_CLOSING_LIMIT_S):
+            while self.alive():
+                self.close()
+                if self._may_have_run():
+                    return False
+                await anyio.sleep(_LOOK_EVERY_S)
+        return not self.alive() and not self._may_have_run()
+
+    # What the files say
+
+    def alive(self) -> bool:
+        """Whether the shim lives: it holds the lock, and so did its request before it was forked."""
+        try:
+            fd = os.open(self.directory / records.LOCK, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+    def listening(self) -> bool:
+        """Whether a shim has opened its command pipe."""
+        try:
+            os.close(os.open(self.directory / records.CTL, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            return False
+        return True
+
+    def started(self) -> Started | None:
+        """None as long as exec did not succeed."""
+        if not (self.directory / records.RUNNING).exists():
+            return None
+        record = records.read_start(str(self.directory))
+        if record is None:
+            return None
+        return Started(record["process"]["pid"], record["started_at"], record["process"])
+
+    def stopping(self) -> str | None:
+        """Id of the stop request that is being carried out."""
+        return self._text(records.STOPPING)
+
+    def stuck(self) -> str | None:
+        """Processes that KILL does not end (pid:state), while it is tried on and on."""
+        return self._text(records.STUCK)
+
+    def crash(self) -> str | None:
+        """The traceback of a shim that failed."""
+        return self._text(records.CRASH)
+
+    def out_size(self) -> int:
+        return _size(self.out)
+
+    def index_size(self) -> int:
+        return _size(self.idx)
+
+    def open_out(self) -> BinaryIO:
+        """Raises FileNotFoundError before the start."""
+        return self.out.open("rb")
+
+    def open_idx(self) -> BinaryIO:
+        return self.idx.open("rb")
+
+    def final(self) -> Final | None:
+        """How it ended; None while the shim, or any process that a dead shim left behind, lives.
+
+        For a dead shim the files decide: an exit record says it all. None and no start record: the command was
+        never executed. A start record alone: it may have run, and what is left of it is killed first, in this
+        call (which therefore may take some milliseconds, and is to be repeated while it answers None).
+        """
+        if self._final is None:
+            self._final = self._verdict()
+        return self._final
+
+    def remove(self) -> None:
+        """Delete the directory with all that it holds. A half-deleted one is not found again as an assignment."""
+        doomed = self.directory.with_name(f".gone-{self.name}-{time.time_ns()}")
+        with contextlib.suppress(FileNotFoundError):
+            self.directory.rename(doomed)
+            shutil.rmtree(doomed)
+
+    def _verdict(self) -> Final | None:
+        alive = self.alive()  # before the record is looked for: a shim writes it and ends
+        record = records.read_exit(str(self.directory))
+        if record is not None:
+            return self._final_of(record)
+        if alive:
+            return None
+        if not self._may_have_run():
+            if not leave_group(self._record["cgroup"]):
+                return None
+            return Final(outcome=Outcome.NEVER_EXECUTED, reason_code="closed", reason=self._crash_line())
+        if not kill_leftovers(self._record["cookie"], self._record["cgroup"]):
+            return None
+        _complete_index(self.out, self.idx)
+        return Final(
+            outcome=Outcome.LOST,
+            reason_code="shim_died",
+            reason=self._crash_line() or "the process that looked after it was killed; how it ended is not known",
+            final_size=self.out_size(),
+            final_index_size=self.index_size(),
+        )
+
+    def _final_of(self, record: ExitRecord) -> Final:
+        """After a power failure the files may hold less than the shim wrote: then that much was dropped."""
+        size = min(record["final_size"], self.out_size())
+        index_size = min(record["final_index_size"], self.index_size())
+        return Final(
+            outcome=Outcome(record["outcome"]),
+            exit_code=record["exit_code"],
+            signal=record["signal"],
+            reason_code=record["reason_code"],
+            reason=_printable(record["reason"]),
+            stop=record["stop"],
+            final_size=size,
+            final_index_size=index_size - index_size % records.ROW.size,
+            dropped=record["dropped"] + record["final_size"] - size,
+            duration_s=record["duration_s"],
+            max_rss_mb=record["max_rss_mb"],
+            cpu_s=record["cpu_s"],
+        )
+
+    def _may_have_run(self) -> bool:
+        return (self.directory / records.START).exists()
+
+    def _crash_line(self) -> str | None:
+        lines = (self.crash() or "").strip().splitlines()
+        return _printable(f"its supervisor failed: {lines[-1][:_LONGEST_WHY]}") if lines else None
+
+    def _text(self, name: str) -> str | None:
+        try:
+            return (self.directory / name).read_text(encoding="utf-8", errors="replace") or None
+        except FileNotFoundError:
+            return None
+
+    def _tell(self, line: str) -> bool:
+        try:
+            fd = os.open(self.directory / records.CTL, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno in (errno.ENXIO, errno.ENOENT):
+                return False
+            raise
+        try:
+            os.write(fd, line.encode() + b"\n")  # shorter than PIPE_BUF: whole or not at all
+        except (BlockingIOError, BrokenPipeError):
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+
+def _spec_of(record: SpecRecord) -> ShimSpec:
+    return ShimSpec(
+        job=record["job"],
+        attempt=record["attempt"],
+        token=record["token"],
+        argv=record["argv"],
+        env=record["env"],
+        cwd=record["cwd"],
+        grace_s=record["grace_s"],
+        linger_s=record["linger_s"],
+        on_worker_lost=OnWorkerLost(record["on_worker_lost"]),
+        umask=record["umask"],
+        extra=record["extra"],
+    )
+
+
+def _complete_index(out: Path, idx: Path) -> None:
+    """A killed shim may not have written the rows of its last bytes: give them one, as stdout."""
+    with contextlib.suppress(OSError), idx.open("r+b") as file:
+        rows = _size(idx) // records.ROW.size
+        file.truncate(rows * records.ROW.size)
+        covered = 0
+        if rows:
+            file.seek((rows - 1) * records.ROW.size)
+            offset, length, *_ = records.ROW.unpack(file.read(records.ROW.size))
+            covered = offset + length
+        missing = _size(out) - covered
+        if missing > 0:
+            file.seek(0, os.SEEK_END)
+            file.write(records.ROW.pack(covered, missing, records.STDOUT, time.time()))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _printable(text: str | None) -> str | None:
+    """A path may hold bytes that are no text; what is told to the broker must be."""
+    return text.encode("utf-8", "replace").decode() if text is not None else None

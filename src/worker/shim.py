@@ -1,0 +1,586 @@
+"""One process per assignment that starts the job, keeps its output, and sees to its end, whatever becomes of the worker.
+
+It is told by the files that `process.records` lists and tells by them; nothing here talks to a network, and a worker
+may come and go. It is forked from the zygote, is single-threaded and uses the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import resource
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from worker.process import cgroup, records
+from worker.process.clock import boot_s
+from worker.process.failpoint import failpoint
+from worker.process.identity import LINUX, identify, stat_fields
+from worker.process.kernel import become_subreaper, set_name
+from worker.process.launch import Child, Program, Word, read_word, start_child
+from worker.process.output import Capture
+from worker.process.records import STDERR, STDOUT, Ending, ExitRecord, SpecRecord
+from worker.process.tree import descendants, signal_each
+
+PREPARED_LIMIT_S = 600.0  # a shim whose worker never comes back to say go; closing is safe, nothing was executed
+STRAY_GRACE_S = 1.0  # from TERM to KILL for what outlives the main process of a job that ended by itself
+STUCK_AFTER_S = 5.0  # a kill that takes this long is shown
+_BELL_EVERY_S = 0.02
+_KILL_PAUSE_S = (0.001, 0.5)
+_EXIT_RECORD_BYTES = 4096
+_DISK_PAUSE_S = 1.0
+_LONGEST_SLEEP_S = 3600.0
+_CHUNKS_AFTER_THE_END = 64  # a foreign process may hold our pipe and write for ever
+_LONGEST_REASON = 1500
+_IGNORED = ("HUP", "INT", "QUIT", "TERM", "PIPE", "USR1", "USR2", "ALRM", "TSTP", "TTIN", "TTOU", "XCPU", "XFSZ")
+
+
+class Phase(Enum):
+    PREPARED = auto()  # nothing was executed; waits for `go`
+    LAUNCHING = auto()  # a child gets ready; nothing was executed
+    RELEASED = auto()  # start.json is durable, the child may exec
+    RUNNING = auto()  # it did, or could not and died
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A stop that counts as the reason of the end: the first one whose TERM was delivered."""
+
+    outcome: Ending
+    id: str | None
+
+
+@dataclass
+class Kill:
+    """SIGKILL to the whole tree, until it is gone."""
+
+    since: float
+    pause_s: float = _KILL_PAUSE_S[0]
+    next_at: float = -math.inf
+    seen: list[int] = field(default_factory=list)
+    shown: bool = False
+
+
+class Shim:
+    """The life of one assignment: `run` returns when all is over and written."""
+
+    def __init__(self, spec: SpecRecord, lock: int, wake: int) -> None:
+        self._spec = spec
+        self._lock = lock
+        self._wake = wake
+        self._ctl = os.open(records.CTL, os.O_RDWR | os.O_NONBLOCK)  # O_RDWR: no end of file when the worker dies
+        self._heard = b""
+        self._phase = Phase.PREPARED
+        self._prepared_until = boot_s() + PREPARED_LIMIT_S
+        self._go_until = -math.inf
+        self._lease_until = math.inf
+        self._closing = False
+        self._asked: Stop | None = None  # requested, TERM not delivered yet
+        self._stopped_by: Stop | None = None
+        self._kill_at = math.inf
+        self._kill: Kill | None = None
+        self._child: Child | None = None
+        self._capture: Capture | None = None
+        self._pipes: dict[int, int] = {}
+        self._news = False
+        self._next_bell_at = -math.inf
+        self._released_at = self._ended_at = 0.0
+        self._status: int | None = None  # of the main process, once it was reaped
+        self._linger_until = math.inf
+        self._tree_gone = True
+        self._unexecuted: ExitRecord | None = None
+        self._over = self._ending = False
+        self._poll = select.poll()
+        for fd in (self._ctl, self._wake):
+            self._poll.register(fd, select.POLLIN)
+
+    def run(self) -> None:
+        failpoint("prepared")
+        self._ring()
+        while not self._over:
+            ready = {fd for fd, _ in self._poll.poll(self._sleep_ms())}
+            if self._ctl in ready:  # before any deadline is judged: a lease may have been extended while we slept
+                self._obey()
+            if self._wake in ready:
+                self._reap()
+            if self._child is not None and self._child.status in ready and self._before_exec():
+                self._hear_child(self._child)
+            for pipe in ready & self._pipes.keys():
+                self._take(pipe)
+            self._judge(boot_s())
+            self._ring_news(boot_s())
+
+    def _before_exec(self) -> bool:
+        return self._phase in (Phase.LAUNCHING, Phase.RELEASED) and not self._ending
+
+    # What the worker says
+
+    def _obey(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._heard += os.read(self._ctl, 65536)
+        *lines, self._heard = self._heard.split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ValueError):  # a garbled command is no command
+                self._command(line.decode())
+
+    def _command(self, line: str) -> None:
+        name, _, rest = line.partition(" ")
+        match name:
+            case "go":
+                self._go(float(rest))
+            case "until":
+                self._extend(float(rest))
+            case "stop":
+                stop_id, grace_s, *_ = rest.split(" ")
+                self._ask(Stop("stopped", stop_id), float(grace_s))
+            case "close":
+                self._close()
+            case _:
+                pass  # a later protocol's word
+
+    def _go(self, until: float) -> None:
+        if math.isnan(until) or self._closing or self._ending:
+            return
+        if self._phase in (Phase.PREPARED, Phase.LAUNCHING):
+            self._go_until = max(self._go_until, until)
+        if self._phase is Phase.PREPARED and boot_s() <= min(self._go_until, self._lease_until):
+            self._launch()
+
+    def _extend(self, until: float) -> None:
+        if not math.isnan(until):
+            self._lease_until = until if self._lease_until == math.inf else max(self._lease_until, until)
+
+    def _close(self) -> None:
+        self._closing = True  # a child that was released, and comes back late, does not get a second try
+        if self._phase in (Phase.PREPARED, Phase.LAUNCHING):
+            self._end_unexecuted(None)
+
+    def _ask(self, stop: Stop, grace_s: float) -> None:
+        """The first stop gives the reason; each may bring the KILL nearer, none puts it off."""
+        if self._ending:
+            return
+        if self._phase in (Phase.PREPARED, Phase.LAUNCHING):
+            self._end_unexecuted(self._record("stopped", stop=stop.id) if stop.id else None)
+            return
+        if self._status is not None and self._stopped_by is None:  # it ended by itself; only strays are left
+            self._stop_strays(boot_s())
+            return
+        self._kill_at = min(self._kill_at, boot_s() + max(0.0, grace_s))
+        if self._stopped_by is None and self._asked is None:
+            self._asked = stop
+            if stop.id:
+                _note(records.STOPPING, stop.id)
+            self._deliver()
+        self._ring()
+
+    # Start
+
+    def _launch(self) -> None:
+        spec = self._spec
+        group = spec["cgroup"] if spec["cgroup"] and cgroup.make(spec["cgroup"]) else None
+        env = {**spec["env"], "JOBD_JOB_COOKIE": spec["cookie"]}
+        program = Program(
+            argv=[_bytes(argument) for argument in spec["argv"]],
+            env={_bytes(name): _bytes(value) for name, value in env.items()},
+            cwd=spec["cwd"] if spec["cwd"] is not None else os.getcwd(),
+            umask=spec["umask"],
+            group=group,
+        )
+        try:
+            self._child = start_child(program, self._lock)
+        except OSError as error:
+            self._refuse("launcher_failed", f"no process could be made: {os.strerror(error.errno or 0)}")
+            return
+        self._tree_gone = False
+        self._phase = Phase.LAUNCHING
+        self._poll.register(self._child.status, select.POLLIN)
+        failpoint("forked")
+
+    def _hear_child(self, child: Child) -> None:
+        try:
+            said = os.read(child.status, 4096)
+        except BlockingIOError:
+            return
+        if self._phase is Phase.LAUNCHING:
+            if said.startswith(b"ready"):
+                self._release(child)
+            else:
+                self._refuse_launch(read_word(said) if said else Word("setup", errno.ECHILD))
+        elif said:
+            self._not_executed(child, read_word(said))
+        else:
+            self._executed(child)
+
+    def _release(self, child: Child) -> None:
+        """start.json is on the disk before the gate opens: without it, the command never ran."""
+        failpoint("ready")
+        try:
+            self._write_start(child)
+        except OSError as error:
+            self._refuse("launcher_failed", f"the worker's disk: {os.strerror(error.errno or 0)}")
+            return
+        failpoint("start_durable")
+        self._phase = Phase.RELEASED
+        self._released_at = boot_s()
+        child.release(min(self._go_until, self._lease_until))
+        failpoint("released")
+
+    def _write_start(self, child: Child) -> None:
+        self._capture = self._capture or Capture()
+        start = records.StartRecord(
+            proto=records.PROTO, process=identify(child.pid), shim=identify(os.getpid()), started_at=time.time()
+        )
+        records.stage(records.START, start)
+        failpoint("start_staged")
+        records.publish(records.START)
+
+    def _executed(self, child: Child) -> None:
+        self._forget_status(child)
+        os.close(child.gate)
+        self._phase = Phase.RUNNING
+        os.close(os.open(records.RUNNING, os.O_WRONLY | os.O_CREAT, 0o600))
+        failpoint("running")
+        for pipe, stream in ((child.out, STDOUT), (child.err, STDERR)):
+            self._pipes[pipe] = stream
+            self._poll.register(pipe, select.POLLIN)
+        self._ring()
+        self._deliver()
+
+    def _not_executed(self, child: Child, word: Word) -> None:
+        if word.said != "late":
+            reason = _why_not_launched(word)
+            self._end_unexecuted(self._record("launch_failed", reason_code="launch_failed", reason=reason))
+            return
+        self._take_back(child)
+
+    def _take_back(self, child: Child) -> None:
+        """It came to the gate too late and never ran: start.json would say that it may have."""
+        self._forget_status(child)
+        os.unlink(records.START)
+        records.sync_directory(".")
+        for fd in (child.gate, child.out, child.err):
+            os.close(fd)
+        self._child = self._status = None
+        self._go_until = -math.inf
+        self._phase = Phase.PREPARED
+        if self._asked or self._closing:
+            stop, self._asked = self._asked, None
+            self._end_unexecuted(self._record("stopped", stop=stop.id) if stop and stop.id else None)
+
+    def _forget_status(self, child: Child) -> None:
+        self._poll.unregister(child.status)
+        os.close(child.status)
+
+    def _refuse_launch(self, word: Word) -> None:
+        if word.said == "cwd":
+            code, text = _CWD_PROBLEMS.get(word.errno, ("cwd_forbidden", "can't be entered"))
+            self._refuse(code, f"the directory {self._spec['cwd']} {text} ({os.strerror(word.errno)})")
+        else:
+            self._refuse("launcher_failed", f"the process could not be set up: {os.strerror(word.errno)}")
+
+    def _refuse(self, code: str, reason: str) -> None:
+        self._end_unexecuted(self._record("refused", reason_code=code, reason=reason))
+
+    def _end_unexecuted(self, record: ExitRecord | None) -> None:
+        """Over, and nothing was executed. Without a record the free lock and the missing start.json are the proof."""
+        if self._child is not None and self._before_exec():
+            self._forget_status(self._child)
+        self._unexecuted = record
+        self._ending = True
+
+    # End
+
+    def _reap(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake, 4096)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._tree_gone = True  # we are subreaper: no child means no descendant
+                return
+            if pid == 0:
+                self._tree_gone = False
+                return
+            if self._child is not None and pid == self._child.pid:
+                self._main_ended(status)
+
+    def _main_ended(self, status: int) -> None:
+        self._status = status
+        self._ended_at = boot_s()
+        self._linger_until = self._ended_at + self._spec["linger_s"]
+        if self._child is not None and self._before_exec():
+            self._hear_child(self._child)  # it is dead, so its last word is there: did it exec?
+        failpoint("reaped")
+
+    def _deliver(self) -> None:
+        """TERM, once, to every process of the job. A main process that had ended before keeps its own ending."""
+        if self._asked is None or self._phase is not Phase.RUNNING:
+            return  # the child before exec has no handler yet: TERM would kill what is about to be a job
+        self._reap()
+        if self._status is None:
+            self._stopped_by = self._asked
+            self._signal_tree(signal.SIGTERM)
+        self._asked = None
+
+    def _judge(self, now: float) -> None:
+        """All that time brings about: the end of the lease, of a grace, of lingering; and the end of it all."""
+        if self._phase in (Phase.PREPARED, Phase.LAUNCHING) and now >= min(self._lease_until, self._prepared_until):
+            self._end_unexecuted(None)
+        if self._ending:
+            self._judge_unexecuted(now)
+        elif self._phase in (Phase.RELEASED, Phase.RUNNING):
+            self._judge_executed(now)
+
+    def _judge_executed(self, now: float) -> None:
+        if self._status is None and now >= self._lease_until and not (self._stopped_by or self._asked):
+            self._ask(Stop("lease_ended", None), self._spec["grace_s"])
+        if self._lingers() and not self._tree_gone and (not self._pipes or now >= self._linger_until):
+            self._stop_strays(now)
+        if now >= self._kill_at:
+            self._kill_tree(now)
+        if self._status is not None and self._tree_gone:
+            self._finish()
+
+    def _lingers(self) -> bool:
+        """The main process ended by itself, and others are still given time to end their output."""
+        return self._status is not None and self._stopped_by is None and self._kill_at == math.inf
+
+    def _stop_strays(self, now: float) -> None:
+        if self._kill_at == math.inf:
+            self._signal_tree(signal.SIGTERM)
+        self._kill_at = min(self._kill_at, now + STRAY_GRACE_S)
+
+    def _judge_unexecuted(self, now: float) -> None:
+        if not self._tree_gone:
+            self._kill_tree(now)
+        if self._tree_gone:
+            self._conclude(self._unexecuted)
+
+    def _signal_tree(self, which: signal.Signals) -> None:
+        if LINUX:
+            signal_each(descendants(os.getpid()), which)
+        elif self._child is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, which)
+
+    def _kill_tree(self, now: float) -> None:
+        """One round. Rounds follow each other at once while the tree changes, and ever more slowly while it does not."""
+        kill = self._kill = self._kill or Kill(since=now)
+        if now < kill.next_at:
+            return
+        if self._asked is not None and self._status is None:
+            self._stopped_by, self._asked = self._asked, None
+        if self._spec["cgroup"]:
+            cgroup.kill(self._spec["cgroup"])
+        left = descendants(os.getpid())
+        self._signal_tree(signal.SIGKILL)
+        self._reap()
+        changed = left != kill.seen
+        kill.seen = left
+        kill.pause_s = _KILL_PAUSE_S[0] if changed else min(kill.pause_s * 2, _KILL_PAUSE_S[1])
+        kill.next_at = now if changed else now + kill.pause_s
+        if not self._tree_gone and not kill.shown and now - kill.since >= STUCK_AFTER_S:
+            kill.shown = True
+            _note(records.STUCK, " ".join(f"{pid}:{(stat_fields(pid) or '?')[0]}" for pid in left))
+            self._ring()
+
+    def _finish(self) -> None:
+        failpoint("tree_gone")
+        for pipe in list(self._pipes):
+            for _ in range(_CHUNKS_AFTER_THE_END):
+                if not self._take(pipe):
+                    break
+        stop = self._stopped_by
+        self._conclude(self._record(stop.outcome if stop else "exited", stop=stop.id if stop else None))
+
+    def _conclude(self, record: ExitRecord | None) -> None:
+        """The last act. A disk that does not take the record is asked again for as long as it needs."""
+        self._over = True
+        if self._spec["cgroup"]:
+            cgroup.remove(self._spec["cgroup"])
+        if self._capture is not None:
+            self._capture.sync()
+        if record is not None:
+            if self._capture is not None:
+                record["final_index_size"] = self._capture.index_size
+            _persist(record)
+        self._ring()
+
+    def _record(
+        self, outcome: Ending, *, stop: str | None = None, reason_code: str | None = None, reason: str | None = None
+    ) -> ExitRecord:
+        code = os.waitstatus_to_exitcode(self._status) if self._status is not None else None
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN) if code is not None else None
+        capture = self._capture
+        return ExitRecord(
+            proto=records.PROTO,
+            outcome=outcome,
+            exit_code=code if code is not None and code >= 0 else None,
+            signal=_signal_name(-code) if code is not None and code < 0 else None,
+            reason_code=reason_code,
+            reason=reason[:_LONGEST_REASON] if reason else None,
+            stop=stop,
+            final_size=capture.size if capture else 0,
+            final_index_size=capture.index_size if capture else 0,
+            dropped=capture.dropped if capture else 0,
+            duration_s=max(0.0, self._ended_at - self._released_at) if code is not None else None,
+            max_rss_mb=_mebibytes(usage.ru_maxrss) if usage else None,
+            cpu_s=usage.ru_utime + usage.ru_stime if usage else None,
+        )
+
+    # Output and the bell
+
+    def _take(self, pipe: int) -> bool:
+        """Whether there was something."""
+        assert self._capture is not None
+        count = self._capture.take(pipe, self._pipes[pipe])
+        if count is None:
+            return False
+        if count == 0:
+            self._poll.unregister(pipe)
+            os.close(pipe)
+            del self._pipes[pipe]
+            return False
+        self._news = True
+        failpoint("output")
+        return True
+
+    def _ring_news(self, now: float) -> None:
+        """At the first output at once, then at most once per interval: the worker is woken, not flooded."""
+        if self._news and now >= self._next_bell_at and self._capture is not None and not self._over:
+            self._news = False
+            self._next_bell_at = now + _BELL_EVERY_S
+            self._capture.flush()
+            self._ring()
+
+    def _ring(self) -> None:
+        """Files are the truth; nobody there, or a bell that rings already, is no loss."""
+        with contextlib.suppress(OSError):
+            bell = os.open(self._spec["bell"], os.O_WRONLY | os.O_NONBLOCK)
+            try:
+                os.write(bell, b"%d.%d\n" % (self._spec["job"], self._spec["attempt"]))
+            finally:
+                os.close(bell)
+
+    def _sleep_ms(self) -> float:
+        """Until the first thing that time brings about."""
+        deadlines = [boot_s() + _LONGEST_SLEEP_S]
+        if self._phase in (Phase.PREPARED, Phase.LAUNCHING):
+            deadlines.append(self._prepared_until)
+        if self._status is None and not self._stopped_by and not self._asked:
+            deadlines.append(self._lease_until)
+        if self._lingers():
+            deadlines.append(self._linger_until)
+        if self._kill is not None:
+            deadlines.append(self._kill.next_at)
+        else:
+            deadlines.append(self._kill_at)
+        if self._news:
+            deadlines.append(self._next_bell_at)
+        if self._ending:
+            deadlines.append(self._kill.next_at if self._kill else -math.inf)
+        return max(0.0, min(deadlines) - boot_s()) * 1000 + 0.5
+
+
+_CWD_PROBLEMS = {
+    errno.ENOENT: ("cwd_missing", "does not exist"),
+    errno.ENOTDIR: ("cwd_not_directory", "is no directory"),
+    errno.EACCES: ("cwd_forbidden", "can't be entered"),
+}
+
+
+def main(directory: str, lock: int, wake: int) -> None:
+    """The shim of `directory`, in a freshly forked process. `lock` is the held flock, `wake` hears of children."""
+    failpoint("received")
+    os.chdir(directory)
+    os.umask(0o077)
+    try:
+        become_subreaper()
+        set_name("jobd-shim")
+        _ignore_signals()
+        spec = records.read_spec(".")
+        if spec is None:
+            raise ValueError("spec.json is not there or not of a form known here")
+        _sync(records.SPEC)
+        records.reserve(records.EXIT, _EXIT_RECORD_BYTES)
+        Shim(spec, lock, wake).run()
+    except Exception:
+        _leave_traceback()
+        raise
+
+
+def _ignore_signals() -> None:
+    """What a service manager or a terminal sends to everybody must not end a job."""
+    for name in _IGNORED:
+        signal.signal(signal.Signals[f"SIG{name}"], signal.SIG_IGN)
+
+
+def _persist(record: ExitRecord) -> None:
+    while True:
+        try:
+            records.stage(records.EXIT, record)
+            failpoint("exit_staged")
+            records.publish(records.EXIT)
+            failpoint("exit_durable")
+            return
+        except FileNotFoundError:
+            return  # somebody removed the directory: nobody waits for the answer
+        except OSError:
+            time.sleep(_DISK_PAUSE_S)
+
+
+def _why_not_launched(word: Word) -> str:
+    name = errno.errorcode.get(word.errno, str(word.errno))
+    explained: dict[str, Callable[[], str]] = {
+        "ENOEXEC": lambda: "no program for this machine, and no #! line",
+        "EACCES": lambda: "is a directory" if os.path.isdir(word.path) else "not executable",
+    }
+    text = explained.get(name, lambda: os.strerror(word.errno))()
+    if word.said == "interpreter":
+        text = "the interpreter that its first line or header names does not exist"
+    return f"{word.path}: {text} ({name}, errno {word.errno})"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"
+
+
+def _mebibytes(maxrss: int) -> float:
+    return maxrss / (1024 * 1024 if sys.platform == "darwin" else 1024)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _note(name: str, text: str) -> None:
+    with contextlib.suppress(OSError):
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+
+
+def _sync(name: str) -> None:
+    fd = os.open(name, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _leave_traceback() -> None:
+    _note(records.CRASH, traceback.format_exc())

@@ -1,0 +1,242 @@
+"""Shims as the worker's agent uses them: launch one, find those that are there, hear from them.
+
+A shim outlives the worker. Its directory is the truth; the bell only says that it is worth a look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from worker.handle import Shim, ShimSpec, Started
+from worker.nursery import Nursery
+from worker.process import cgroup, records
+from worker.process.clock import boot_s
+from worker.process.identity import LINUX
+from worker.process.records import SpecRecord
+
+__all__ = ["LaunchError", "Shim", "ShimSpec", "Shims", "Started", "boot_s"]
+
+_ASSIGNMENT = re.compile(r"[1-9][0-9]*\.[1-9][0-9]*")
+_LISTENING_LIMIT_S = 15.0
+_LOOK_EVERY_S = 0.02
+_TRIES = 2
+
+
+class LaunchError(Exception):
+    """No shim could be made. Nothing was executed, and nothing of it is left."""
+
+
+class Shims:
+    """All shims of one worker, under its state directory, on which the caller holds the lock.
+
+    `environ` is the shims' own environment (not the jobs'), `code` the package that they run a copy of;
+    `cgroups`: use them where they can be used.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        environ: Mapping[str, str] | None = None,
+        code: Path = Path(__file__).parent,
+        cgroups: bool = True,
+    ) -> None:
+        self._state = state_dir.absolute()
+        self._assignments = self._state / "assignments"
+        self._nursery = Nursery(self._state, code, environ or {})
+        self._cgroups = cgroups
+        self._bell = _Bell(self._state / "bell")
+        self._groups: str | None = None
+
+    def start(self) -> None:
+        """Get everything ready. Blocks (a tenth of a second); called before the worker has threads."""
+        for directory in (self._state, self._assignments):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._bell.open()
+        self._nursery.start()
+        if LINUX and self._cgroups:
+            self._groups = cgroup.usable("jobd-" + hashlib.sha256(os.fsencode(self._state)).hexdigest()[:12])
+
+    @property
+    def supervision(self) -> list[str]:
+        """How whole trees are killed here: tried at the start, not guessed."""
+        if not LINUX:
+            return ["process_group"]
+        return ["subreaper", "cgroup_kill"] if self._groups else ["subreaper"]
+
+    async def launch(self, spec: ShimSpec) -> Shim:
+        """A shim that is prepared and listens; it executes nothing before `go`.
+
+        Raises FileExistsError if there is one of this assignment, LaunchError if none can be made.
+        """
+        for tries_left in reversed(range(_TRIES)):
+            shim = await asyncio.to_thread(self._request, spec)
+            try:
+                await self._listening(shim)
+            except LaunchError:
+                await asyncio.to_thread(shim.remove)
+                if not tries_left:
+                    raise
+                await asyncio.to_thread(self._nursery.restart)
+            else:
+                return shim
+        raise AssertionError("unreachable")
+
+    def found(self) -> list[Shim]:
+        """Every assignment's directory that is there, its shim alive or dead: what a new worker starts from."""
+        shims = []
+        for directory in sorted(self._assignments.iterdir()):
+            if directory.name.startswith("."):  # half made or half deleted
+                shutil.rmtree(directory, ignore_errors=True)
+            elif _ASSIGNMENT.fullmatch(directory.name) and (shim := Shim.at(directory)):
+                shims.append(shim)
+        return shims
+
+    async def bell(self, wait_s: float) -> frozenset[str]:
+        """Names (`42.1`) of assignments with news since the last call; waits for some for at most `wait_s`.
+
+        A name may be missing: look at everything now and then.
+        """
+        return await self._bell.rung(wait_s)
+
+    async def aclose(self) -> None:
+        """Let go of the zygote and the bell. Shims go on."""
+        self._bell.close()
+        await asyncio.to_thread(self._nursery.close)
+        if self._groups is not None:
+            with contextlib.suppress(OSError):  # jobs that go on are in it
+                os.rmdir(self._groups)
+
+    def _request(self, spec: ShimSpec) -> Shim:
+        """Make the directory whole, under its lock, and hand the lock over with the request.
+
+        From here to the shim's end someone holds it: we, the socket, the zygote, the shim.
+        """
+        directory = self._assignments / spec.name
+        draft = self._assignments / f".new-{spec.name}-{uuid.uuid4().hex}"
+        draft.mkdir(mode=0o700)
+        record = self._record(spec)
+        try:
+            (draft / records.SPEC).write_bytes(records.encode(record))
+            (draft / records.SPEC).chmod(0o600)
+            os.mkfifo(draft / records.CTL, 0o600)
+            lock = os.open(draft / records.LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise LaunchError(f"no directory for the assignment could be made: {error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _rename_to_new(draft, directory)
+            self._nursery.request(directory, lock)
+        finally:
+            os.close(lock)
+        return Shim(directory, spec, record)
+
+    def _record(self, spec: ShimSpec) -> SpecRecord:
+        return SpecRecord(
+            proto=records.PROTO,
+            job=spec.job,
+            attempt=spec.attempt,
+            token=spec.token,
+            argv=spec.argv,
+            env=spec.env,
+            cwd=spec.cwd,
+            umask=spec.umask,
+            grace_s=spec.grace_s,
+            linger_s=spec.linger_s,
+            on_worker_lost=spec.on_worker_lost.value,
+            cookie=uuid.uuid4().hex,
+            bell=str(self._bell.path),
+            cgroup=os.path.join(self._groups, spec.name) if self._groups else None,
+            extra=spec.extra,
+        )
+
+    async def _listening(self, shim: Shim) -> None:
+        deadline = time.monotonic() + _LISTENING_LIMIT_S
+        while not shim.listening():
+            if not shim.alive():
+                if not shim.listening():
+                    raise LaunchError(shim.crash() or self._nursery.complaint() or "the shim ended at once")
+            elif time.monotonic() > deadline:
+                raise LaunchError(f"the shim does not answer after {_LISTENING_LIMIT_S:g} s")
+            await self._bell.rung_by(shim.name, _LOOK_EVERY_S)
+
+
+class _Bell:
+    """A FIFO that shims write their names to. Open for reading and writing: it has no end of file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._rest = b""
+        self._names: set[str] = set()
+        self._news = asyncio.Event()
+        self._waiting: dict[str, asyncio.Event] = {}
+
+    def open(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(self.path, 0o600)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
+
+    def close(self) -> None:
+        if self._loop is not None and self._fd is not None:
+            self._loop.remove_reader(self._fd)
+        if self._fd is not None:
+            os.close(self._fd)
+        self._fd = self._loop = None
+
+    async def rung(self, wait_s: float) -> frozenset[str]:
+        self._listen()
+        await _wait(self._news, wait_s)
+        self._news.clear()
+        names, self._names = frozenset(self._names), set()
+        return names
+
+    async def rung_by(self, name: str, wait_s: float) -> None:
+        """Wait for one; the others, and this, stay for `rung`."""
+        self._listen()
+        event = self._waiting.setdefault(name, asyncio.Event())
+        try:
+            await _wait(event, wait_s)
+        finally:
+            self._waiting.pop(name, None)
+
+    def _listen(self) -> None:
+        if self._loop is None and self._fd is not None:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._fd, self._read, self._fd)
+
+    def _read(self, fd: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._rest += os.read(fd, 65536)
+        *lines, self._rest = self._rest.split(b"\n")
+        for name in {line.decode("ascii", "replace") for line in lines}:
+            self._names.add(name)
+            self._news.set()
+            if event := self._waiting.get(name):
+                event.set()
+
+
+async def _wait(event: asyncio.Event, wait_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(wait_s):
+            await event.wait()
+
+
+def _rename_to_new(draft: Path, directory: Path) -> None:
+    try:
+        draft.rename(directory)
+    except OSError:  # a directory that is not empty is not replaced
+        shutil.rmtree(draft, ignore_errors=True)
+        raise FileExistsError(f"there is a shim of assignment {directory.name}") from None
