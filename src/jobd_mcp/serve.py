@@ -10,16 +10,40 @@ from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, Streamable
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.requests import Request
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from broker.service.context import Caller
+from broker.wire import states as wire
+from broker.wire.problems import ProblemCode, Refused
 from jobd_mcp.calls import CALLER, InProcess
-from jobd_mcp.mcp_socket import LONGEST_LINE, McpSocket
+from jobd_mcp.mcp_socket import McpSocket
 from jobd_mcp.server import build, lowlevel
 
 PATH = "/mcp"
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 
-def add_mcp(app: FastAPI, *, operator: object, hosts: Sequence[str] = (), origins: Sequence[str] = ()) -> McpSocket:
+class _Gate:
+    """ASGI, in front of the endpoint: tools check their own scopes, but nobody gets in who may not even read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = scope.get(CALLER)
+        if not isinstance(caller, Caller) or not caller.may(wire.Scope.READ):
+            raise Refused(ProblemCode.FORBIDDEN, "this needs the scope read", hint="job token create --scope read NAME")
+        await self._app(scope, receive, send)
+
+
+def add_mcp(
+    app: FastAPI,
+    *,
+    operator: Caller,
+    most_body_bytes: int,
+    hosts: Sequence[str] = (),
+    origins: Sequence[str] = (),
+) -> McpSocket:
     """Give `app` its MCP endpoint; the private socket's server comes back, to be started by whoever runs the app.
 
     Over HTTP the caller is whom the app's own checks, which stand in front of every route, have put into the scope;
@@ -34,9 +58,9 @@ def add_mcp(app: FastAPI, *, operator: object, hosts: Sequence[str] = (), origin
     sessions = StreamableHTTPSessionManager(
         lowlevel(server),
         security_settings=_security(hosts, origins),
-        max_request_body_size=LONGEST_LINE,
+        max_request_body_size=most_body_bytes,
     )
-    app.router.routes.append(Route(PATH, endpoint=StreamableHTTPASGIApp(sessions), include_in_schema=False))
+    app.router.routes.append(Route(PATH, endpoint=_Gate(StreamableHTTPASGIApp(sessions)), include_in_schema=False))
     inner = app.router.lifespan_context
 
     @asynccontextmanager

@@ -9,21 +9,31 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 15.0
-STEADY_S = 30.0
-STOP_LIMIT_S = 10.0
-
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Pauses between starts double from `first_pause_s`; a worker that ran for `steady_s` has earned a short one."""
+
+    first_pause_s: float = 0.5
+    longest_pause_s: float = 15.0
+    steady_s: float = 30.0
+    stop_limit_s: float = 10.0
 
 
 class SupervisedWorker:
     """A worker process that is started again, after a growing pause, whenever it ends. `stop` ends it for good; its
     shims, and so its jobs, go on."""
 
-    def __init__(self, environ: Mapping[str, str], log: Path, command: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], log: Path, command: tuple[str, ...] = (), patience: Patience | None = None
+    ) -> None:
+        self._patience = patience or Patience()
+        self.pause_s = self._patience.first_pause_s
         self._environ = dict(environ)
         self._log_file = log
         self._command = command or (sys.executable, "-I", "-m", "worker", "jobd", "worker")
@@ -43,7 +53,7 @@ class SupervisedWorker:
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(STOP_LIMIT_S):
+            async with asyncio.timeout(self._patience.stop_limit_s):
                 await self._process.wait()
         except TimeoutError:
             with suppress(ProcessLookupError):
@@ -51,8 +61,7 @@ class SupervisedWorker:
             await self._process.wait()
 
     async def _keep_running(self) -> None:
-        clock = asyncio.get_running_loop().time
-        pause_s = FIRST_PAUSE_S
+        clock, patience = asyncio.get_running_loop().time, self._patience
         while True:
             began = clock()
             try:
@@ -63,8 +72,9 @@ class SupervisedWorker:
                 assert self._process is not None
                 code = await self._process.wait()
                 _log.warning("the worker ended with exit code %s after %.1f s", code, clock() - began)
-            pause_s = FIRST_PAUSE_S if clock() - began >= STEADY_S else min(LONGEST_PAUSE_S, pause_s * 2)
-            await asyncio.sleep(pause_s)
+            steady = clock() - began >= patience.steady_s
+            self.pause_s = patience.first_pause_s if steady else min(patience.longest_pause_s, self.pause_s * 2)
+            await asyncio.sleep(self.pause_s)
 
     async def _start(self) -> None:
         # Its own session: what stops the broker's process group must not reach jobs. Its own log lines go to a file;
