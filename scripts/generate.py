@@ -1,0 +1,202 @@
+"""What is derived from the code: the OpenAPI document, and the marked regions of README.md and docs/*.md.
+
+`make docs` writes it. With --check nothing is written: each difference is shown, and the exit code is 1.
+A region is what stands between `<!-- generated: NAME -->` and `<!-- end of generated -->`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from broker.app import openapi_document
+from broker.core.states import ASSIGNMENT_OVER, TABLE, TERMINAL, Cause
+from broker.wire.events import EventType
+from broker.wire.problems import ProblemCode
+from broker.wire.settings import OTHER_KEYS, BrokerSettings, ClientSettings, Settings, WorkerSettings
+from jobd_mcp.operations import Operation, operations
+from jobd_mcp.schemas import Schema
+from pydantic_core import PydanticUndefined
+
+ROOT = Path(__file__).resolve().parent.parent
+OPENAPI = Path("src/jobd_mcp/openapi.json")
+REGION = re.compile(r"(<!-- generated: ([a-z-]+) -->\n)(.*?)(<!-- end of generated -->)", re.DOTALL)
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def code(words: Iterator[str] | list[str]) -> str:
+    return " ".join(f"`{word}`" for word in words)
+
+
+def settings() -> str:
+    """Every setting once, under the first program that reads it."""
+    said: set[str] = set()
+    text = ""
+    for title, model in (
+        ("Every program", Settings),
+        ("`job`, `jobd-mcp` and the Python client", ClientSettings),
+        ("The broker", BrokerSettings),
+        ("The worker", WorkerSettings),
+    ):
+        fields = {name: field for name, field in model.model_fields.items() if name not in said}
+        said |= fields.keys()
+        rows = []
+        for name, field in fields.items():
+            given = field.default is not PydanticUndefined and field.default not in (None, [])
+            default = f"`{field.default}`" if given else ""
+            rows.append([f"`JOBD_{name.upper()}`", f"`{name}`", default, field.description or ""])
+        text += f"### {title}\n\n{table(['Environment', 'jobd.toml', 'Default', 'Meaning'], rows)}\n"
+    rows = [[f"`JOBD_{name.upper()}`", meaning] for name, meaning in OTHER_KEYS.items()]
+    return text + f"### Only in the environment\n\n{table(['Environment', 'Meaning'], rows)}"
+
+
+def events() -> str:
+    return table(["Event", "Meaning"], [[f"`{event.value}`", event.means] for event in EventType])
+
+
+def problems() -> str:
+    return code([problem.value for problem in ProblemCode]) + "\n"
+
+
+def transitions() -> str:
+    rows = []
+    for cause, rule in TABLE.items():
+        job_to = f"`{rule.job_to}`" if rule.job_to else "stays"
+        assignment_to = f"`{rule.assignment_to}`" if rule.assignment_to else "-"
+        rows.append(
+            [
+                f"`{cause}`",
+                f"{code(sorted(rule.job_from))} → {job_to}",
+                f"{code(sorted(rule.assignment_from)) or '-'} → {assignment_to}",
+                rule.means,
+            ]
+        )
+    return table(["Cause", "Job", "Assignment", "When"], rows)
+
+
+def chart() -> str:
+    """The states of a job, one arrow for each pair; the causes stand on it."""
+    arrows: dict[tuple[str, str], list[Cause]] = {}
+    for cause, rule in TABLE.items():
+        for source in sorted(rule.job_from):
+            if rule.job_to is not None and rule.job_to is not source:
+                arrows.setdefault((source.value, rule.job_to.value), []).append(cause)
+    lines = ["stateDiagram-v2", "    [*] --> queued: submit"]
+    lines += [f"    {source} --> {target}: {', '.join(causes)}" for (source, target), causes in arrows.items()]
+    lines += [f"    {state} --> [*]" for state in sorted(TERMINAL)]
+    return "```mermaid\n" + "\n".join(lines) + "\n```\n"
+
+
+def states() -> str:
+    final = code(sorted(TERMINAL))
+    over = code(sorted(ASSIGNMENT_OVER))
+    return f"Terminal states of a job: {final}. An assignment is over when it is one of {over}.\n"
+
+
+def tools() -> str:
+    rows = [
+        [
+            f"`{operation.name}`",
+            f"`{operation.method} {operation.path}`",
+            operation.scope or "",
+            _hints(operation),
+            operation.title,
+        ]
+        for operation in surface()
+        if operation.tool
+    ]
+    return table(["Tool", "Route", "Scope", "Hints", "What it does"], rows)
+
+
+def other_routes() -> str:
+    rows = [
+        [
+            f"`{operation.method} {operation.path}`",
+            operation.scope or "public",
+            operation.title,
+            operation.because or "",
+        ]
+        for operation in surface()
+        if not operation.tool
+    ]
+    return table(["Route", "Scope", "What it does", "Why it is no tool"], rows)
+
+
+def _hints(operation: Operation) -> str:
+    hints = {"read-only": operation.read_only, "destructive": operation.destructive, "idempotent": operation.idempotent}
+    return ", ".join(
+        word for word, true in hints.items() if true and not (word == "idempotent" and operation.read_only)
+    )
+
+
+def surface() -> list[Operation]:
+    document: Schema = json.loads(openapi_text())
+    return operations(document)
+
+
+def openapi_text() -> str:
+    return json.dumps(openapi_document(), indent=1, ensure_ascii=False) + "\n"
+
+
+REGIONS: Mapping[str, Callable[[], str]] = {
+    "settings": settings,
+    "events": events,
+    "problems": problems,
+    "transitions": transitions,
+    "chart": chart,
+    "states": states,
+    "tools": tools,
+    "other-routes": other_routes,
+}
+
+
+def regenerated(text: str) -> str:
+    """`text` with every region as the code has it now. An unknown name is an error."""
+    return REGION.sub(lambda match: f"{match[1]}\n{REGIONS[match[2]]().strip()}\n\n{match[4]}", text)
+
+
+def expected(root: Path) -> Iterator[tuple[Path, str]]:
+    """Each derived file, and what it should contain."""
+    yield root / OPENAPI, openapi_text()
+    for page in (root / "README.md", *sorted((root / "docs").rglob("*.md"))):
+        text = page.read_text()
+        if "<!-- generated: " in text:
+            yield page, regenerated(text)
+
+
+def differences(root: Path) -> Iterator[str]:
+    for path, text in expected(root):
+        name = str(path.relative_to(root))
+        found = path.read_text() if path.exists() else ""
+        if found != text:
+            lines = list(
+                difflib.unified_diff(found.splitlines(), text.splitlines(), name, f"{name} (as the code has it)", n=1)
+            )
+            yield "\n".join(lines[:40])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    if parser.parse_args().check:
+        found = list(differences(ROOT))
+        if found:
+            sys.exit("\n".join([*found, "Derived files differ from the code: make docs"]))
+        return
+    for path, text in expected(ROOT):
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            print(f"wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

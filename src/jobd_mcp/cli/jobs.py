@@ -1,0 +1,189 @@
+"""`submit`, `run` and `wait`: what a shell needs beyond one operation each."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from jobd_mcp.cli import rendering
+from jobd_mcp.cli.commands import JSON_FLAG, bare_words, json_flag, show
+from jobd_mcp.cli.connection import Answer, Connection, connect
+from jobd_mcp.cli.failure import Failure
+from jobd_mcp.cli.logs import say
+from jobd_mcp.cli.options import arguments_of, options_of
+from jobd_mcp.cli.output import Sink, copy
+from jobd_mcp.cli.submitting import Words, program, surroundings
+from jobd_mcp.cli.surface import by_name
+from jobd_mcp.cli.waiting import Waiter
+from jobd_mcp.schemas import Json, Schema, as_list, as_object
+
+BEHIND_DASHES = "jobd.behind_dashes"
+
+
+class ProgramCommand(click.Command):
+    """A command whose bare words are a program. Keeps apart what stands behind `--`, which click forgets."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        before, behind = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, None)
+        ctx.meta[BEHIND_DASHES] = behind
+        return super().parse_args(ctx, before)
+
+
+def submit_command() -> click.Command:
+    operation = by_name()["job_submit"]
+
+    @click.pass_context
+    def call(ctx: click.Context, /, **values: object) -> int:
+        connection = connect(os.environ, start=True)
+        answer = connection.call(operation, _spec(ctx, values, connection))
+        made = as_object(answer.json())
+        as_json = values[JSON_FLAG] is True
+        if values["wait"] is not True:
+            show(answer.body, as_json, lambda: rendering.submitted(made))
+            return 0
+        waiter = _waiter(connection)
+        which: Schema = {"array": made["array"]} if "array" in made else {"job": [made["id"]]}
+        return _waited(waiter, which, waiter.wait(which), as_json)
+
+    return ProgramCommand(
+        "submit",
+        callback=call,
+        params=[
+            *_program_params(),
+            click.Option(["--wait"], is_flag=True, help="Wait for the end, and exit with the job's code."),
+            json_flag(),
+        ],
+        help=f"{operation.description}\n\n{_PROGRAM_HELP}",
+        short_help=operation.title,
+    )
+
+
+def run_command() -> click.Command:
+    @click.pass_context
+    def call(ctx: click.Context, /, **values: object) -> int:
+        connection = connect(os.environ, start=True)
+        spec = _spec(ctx, values, connection)
+        if "count" in spec:
+            raise Failure("job run runs one job", hint="job submit --count N --wait")
+        made = as_object(connection.call(by_name()["job_submit"], spec).json())
+        return _followed(connection, made["id"])
+
+    return ProgramCommand(
+        "run",
+        callback=call,
+        params=_program_params(),
+        help=(
+            "Run a program as a job, and behave like it: its output as it comes, its exit code at the end. "
+            f"Ctrl-C cancels the job; a second Ctrl-C leaves it to its end.\n\n{_PROGRAM_HELP}"
+        ),
+        short_help="Submit, follow the output, exit with the job's code.",
+    )
+
+
+def wait_command() -> click.Command:
+    operation = by_name()["job_wait"]
+
+    def call(**values: object) -> int:
+        arguments = arguments_of(operation, values)
+        limit = arguments.pop("timeout_s", None)
+        waiter = _waiter(connect(os.environ))
+        answer = waiter.wait(arguments, float(limit) if isinstance(limit, int | float) else None)
+        return _waited(waiter, arguments, answer, values[JSON_FLAG] is True)
+
+    return click.Command(
+        "wait",
+        callback=call,
+        params=[
+            bare_words(operation, "job", required=False),
+            *options_of(operation, without=["job", "timeout_s"]),
+            click.Option(["--timeout-s"], type=click.FLOAT, help="Give up after so many seconds, with exit code 124."),
+            json_flag(),
+        ],
+        help=(
+            "Wait until jobs have ended, as long as it takes. Exits with the job's code; with several jobs the first "
+            "that is not zero; 124 when the time is over, 130 for a cancelled job, 125 for a failure of our own."
+        ),
+        short_help=operation.title,
+    )
+
+
+_PROGRAM_HELP = (
+    "The program: `-- CMD ARGS…` runs CMD without a shell; one word is shell text, as 'make | tee log'. The job's "
+    "directory is this one if the broker is on this machine. An active venv or conda environment is passed on if the "
+    "workers are on this machine. Starts this user's broker if none runs and JOBD_URL names none."
+)
+
+
+def _program_params() -> list[click.Parameter]:
+    return [
+        click.Argument(["words"], nargs=-1, metavar="['SHELL TEXT' | -- CMD ARGS…]"),
+        *options_of(by_name()["job_submit"]),
+        click.Option(["--no-env"], is_flag=True, help="Don't pass on the active venv or conda environment."),
+    ]
+
+
+def _spec(ctx: click.Context, values: dict[str, object], connection: Connection) -> Schema:
+    """The specification that the options, the words and the surroundings make."""
+    words = values["words"]
+    bare = tuple(str(word) for word in words) if isinstance(words, tuple) else ()
+    behind: list[str] | None = ctx.meta[BEHIND_DASHES]
+    if bare and behind is not None:
+        raise Failure(f"{bare[0]!r} stands before --", hint="put the whole program behind --")
+    said = Words(bare if behind is None else tuple(behind), literal=behind is not None)
+    given: Schema = {**arguments_of(by_name()["job_submit"], values), **program(said)}
+    return surroundings(given, connection, by_name()["worker_list"], os.environ, pass_env=values["no_env"] is not True)
+
+
+def _followed(connection: Connection, job: Json) -> int:
+    """Copy the job's output until its end; the exit code is the job's."""
+    with _cancelling(connection, job):
+        copy(connection, {"job": job, "attempt": 1}, Sink(exact=True), say)
+    waiter = _waiter(connection)
+    which: Schema = {"job": [job]}
+    answer = waiter.wait(which).json()
+    code = waiter.exit_code(which, answer)
+    ended = as_object(as_list(as_object(answer).get("jobs"))[0])
+    if not isinstance(ended.get("exit_code"), int) or ended.get("state") == "cancelled":
+        say(rendering.job_line(ended))  # what its own output can't have told
+    return code
+
+
+@contextmanager
+def _cancelling(connection: Connection, job: Json) -> Iterator[None]:
+    """Meanwhile Ctrl-C cancels the job, and the output goes on to its end; a second Ctrl-C leaves it."""
+
+    def cancel(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, leave)
+        say(f"cancelling job {rendering.text(job)}; Ctrl-C again leaves it to its end")
+        connection.call(by_name()["job_cancel"], {"job": [job], "reason": "Ctrl-C in job run"})
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _waiter(connection: Connection) -> Waiter:
+    known = by_name()
+    return Waiter(connection, known["job_wait"], known["job_get"], known["job_list"])
+
+
+def _waited(waiter: Waiter, arguments: Schema, answer: Answer, as_json: bool) -> int:
+    show(answer.body, as_json, lambda: _lines(answer.json()))
+    return waiter.exit_code(arguments, answer.json())
+
+
+def _lines(waited: Json) -> list[str]:
+    known = as_object(waited)
+    lines = [rendering.job_line(as_object(job)) for job in as_list(known.get("jobs"))]
+    pending = ", ".join(rendering.text(id_) for id_ in as_list(known.get("pending")))
+    return [*lines, f"not ended: {pending}"] if pending else lines

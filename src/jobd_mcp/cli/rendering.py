@@ -1,0 +1,230 @@
+"""Answers as people read them. Programs take --json instead, which is never touched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import click
+
+from jobd_mcp.schemas import Json, Schema, as_list, as_object
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_COLOURS = {
+    "completed": "green",
+    "online": "green",
+    "running": "cyan",
+    "assigned": "cyan",
+    "failed": "red",
+    "orphaned": "red",
+    "lost": "red",
+    "cancelled": "yellow",
+}
+
+
+def text(value: Json) -> str:
+    """A value on one line. What a job named itself can't move the cursor or change colours."""
+    if value is None:
+        return ""
+    shown = value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+    return _CONTROL.sub(" ", shown)
+
+
+def duration(seconds: Json) -> str:
+    if not isinstance(seconds, int | float):
+        return ""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def ago(instant: Json, now: datetime | None = None) -> str:
+    """How long ago an RFC 3339 time was."""
+    if not isinstance(instant, str):
+        return ""
+    passed = ((now or datetime.now(UTC)) - datetime.fromisoformat(instant)).total_seconds()
+    return f"{duration(max(0.0, passed))} ago"
+
+
+def size(bytes_: Json) -> str:
+    if not isinstance(bytes_, int | float):
+        return ""
+    value = float(bytes_)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return ""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as they need; the last one is not padded. States are coloured on a terminal."""
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    lines = [click.style(_line(head, widths), bold=True)]
+    for row in rows:
+        colour = next((_COLOURS[cell] for cell in row if cell in _COLOURS), None)
+        lines.append(click.style(_line(row, widths), fg=colour))
+    return lines
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+    return "  ".join(cells).rstrip()
+
+
+def reason(entry: Json) -> str:
+    return text(as_object(entry).get("message")) or text(as_object(entry).get("code"))
+
+
+def job_line(job: Schema) -> str:
+    """One job in one line: `job 42 failed: exit code 3 (1.2 s)`."""
+    why = reason(job.get("reason")) or reason(job.get("waiting"))
+    took = duration(job.get("duration_s"))
+    line = f"job {text(job.get('id'))} {text(job.get('state'))}"
+    return line + (f": {why}" if why else "") + (f" ({took})" if took else "")
+
+
+def job_list(answer: Json) -> list[str]:
+    listing = as_object(answer)
+    jobs = [as_object(entry) for entry in as_list(listing.get("jobs"))]
+    if not jobs:
+        return ["No jobs."]
+    rows = [
+        [
+            text(job.get("id")),
+            text(job.get("state")) + (" (stopping)" if job.get("stopping") else ""),
+            text(job.get("worker")),
+            duration(job.get("duration_s")),
+            ago(job.get("created_at")),
+            (text(job.get("name")) or text(job.get("command")))[:60],
+            reason(job.get("reason") or job.get("waiting"))[:60],
+        ]
+        for job in jobs
+    ]
+    lines = table(["ID", "STATE", "WORKER", "TOOK", "SUBMITTED", "WHAT", "WHY"], rows)
+    counts = ", ".join(f"{text(count)} {state}" for state, count in as_object(listing.get("counts")).items() if count)
+    shown = f"{len(jobs)} of {text(listing.get('total'))}" if listing.get("total") != len(jobs) else str(len(jobs))
+    lines.append(f"{shown} shown" + (f"; {counts}" if counts else ""))
+    if listing.get("next_cursor"):
+        lines.append(f"more: --cursor {text(listing.get('next_cursor'))}")
+    return lines
+
+
+def job(answer: Json) -> list[str]:
+    """Everything that is known of one job, a line each, and its deliveries as a table."""
+    known = as_object(answer)
+    lines = []
+    for name, value in known.items():
+        if name in ("assignments", "spec"):
+            continue
+        lines.append(f"{name:<12} {_shown(name, value)}")
+    spec = as_object(known.get("spec"))
+    if spec:
+        lines.append("spec")
+        lines += [f"  {name:<20} {text(value)}" for name, value in spec.items()]
+    deliveries = [as_object(entry) for entry in as_list(known.get("assignments"))]
+    if deliveries:
+        rows = [
+            [
+                text(entry.get("assignment")),
+                text(entry.get("state")),
+                text(entry.get("worker")),
+                text(entry.get("exit_code")) or text(entry.get("signal")),
+                reason(entry.get("reason")),
+            ]
+            for entry in deliveries
+        ]
+        lines += table(["ASSIGNMENT", "STATE", "WORKER", "EXIT", "WHY"], rows)
+    return lines
+
+
+def _shown(name: str, value: Json) -> str:
+    if name in ("reason", "waiting"):
+        return f"{reason(value)} ({text(as_object(value).get('code'))})"
+    if name.endswith("_s"):
+        return duration(value)
+    if name.endswith("_bytes"):
+        return size(value)
+    if name.endswith("_at"):
+        return f"{text(value)} ({ago(value)})"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {text(part)}" for key, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(text(part) for part in value)
+    return text(value)
+
+
+def submitted(answer: Json) -> list[str]:
+    made = as_object(answer)
+    waiting = reason(made.get("waiting"))
+    which = f"jobs {text(made.get('ids'))}" if made.get("ids") else f"job {text(made.get('id'))}"
+    state = text(made.get("state"))
+    return [f"{which} {state}" + (f": {waiting}" if waiting else ""), *map(text, as_list(made.get("warnings")))]
+
+
+def cancelled(answer: Json) -> list[str]:
+    known = as_object(answer)
+    entries = [as_object(entry) for entry in as_list(known.get("jobs"))]
+    lines = [f"job {text(entry.get('id'))} {text(entry.get('state'))}: {text(entry.get('note'))}" for entry in entries]
+    total = sum(count for count in as_object(known.get("counts")).values() if isinstance(count, int))
+    return lines + ([f"{total - len(lines)} more"] if total > len(lines) else []) or ["No job matches."]
+
+
+def events(answer: Json) -> list[str]:
+    known = as_object(answer)
+    lines = [event_line(as_object(entry)) for entry in as_list(known.get("events"))]
+    return lines or [f"No events after {text(known.get('next_cursor'))}."]
+
+
+def event_line(event: Schema) -> str:
+    about = ".".join(text(event.get(name)) for name in ("job", "attempt") if event.get(name) is not None)
+    data = ", ".join(f"{key}={text(value)}" for key, value in as_object(event.get("data")).items())
+    parts = [text(event.get("seq")), text(event.get("at")), text(event.get("type")), about]
+    return "  ".join(part for part in [*parts, text(event.get("worker")), text(event.get("actor")), data] if part)
+
+
+def workers(answer: Json) -> list[str]:
+    known = [as_object(entry) for entry in as_list(as_object(answer).get("workers"))]
+    if not known:
+        return ["No workers. Start one here with job up, or elsewhere with job worker --join URL."]
+    rows = [
+        [
+            text(worker.get("name")),
+            text(worker.get("state")),
+            text(worker.get("host")),
+            "{}/{}".format(*(text(as_object(worker.get("slots")).get(part)) for part in ("used", "total"))),
+            f"{duration(worker.get('last_seen_s'))} ago",
+            text(worker.get("version")),
+            " ".join(text(tag) for tag in as_list(worker.get("tags"))),
+            " ".join(text(entry) for entry in as_list(worker.get("running"))),
+        ]
+        for worker in known
+    ]
+    return table(["NAME", "STATE", "HOST", "SLOTS", "SEEN", "VERSION", "TAGS", "RUNNING"], rows)
+
+
+def tokens(answer: Json) -> list[str]:
+    known = [as_object(entry) for entry in as_list(as_object(answer).get("tokens"))]
+    if not known:
+        return ["No tokens."]
+    rows = [
+        [
+            text(token.get("name")),
+            " ".join(text(scope) for scope in as_list(token.get("scopes"))),
+            text(token.get("worker")),
+            ago(token.get("created_at")),
+            ago(token.get("last_used_at")),
+            ago(token.get("revoked_at")),
+        ]
+        for token in known
+    ]
+    return table(["NAME", "SCOPES", "WORKER", "MADE", "USED", "REVOKED"], rows)
+
+
+def token_made(answer: Json) -> list[str]:
+    made = as_object(answer)
+    scopes = " ".join(text(scope) for scope in as_list(made.get("scopes")))
+    return [f"token {text(made.get('name'))} ({scopes}); it is shown this once:", text(made.get("token"))]

@@ -1,0 +1,38 @@
+"""`job token create`: the token is shown once."""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+import click
+
+from jobd_mcp.cli import rendering
+from jobd_mcp.cli.commands import JSON_FLAG, json_flag, show
+from jobd_mcp.cli.connection import connect
+from jobd_mcp.cli.options import arguments_of, options_of
+from jobd_mcp.cli.surface import by_name
+
+
+def create_command() -> click.Command:
+    operation = by_name()["token_create"]
+
+    def call(**values: object) -> None:
+        arguments = arguments_of(operation, values)
+        scopes = values.get("scopes")
+        if "name" not in arguments and isinstance(scopes, tuple):
+            arguments["name"] = "-".join([*map(str, scopes), secrets.token_hex(3)])
+        answer = connect(os.environ).call(operation, arguments)
+        show(answer.body, values[JSON_FLAG] is True, lambda: rendering.token_made(answer.json()))
+
+    options = options_of(operation, without=["name"])
+    for option in options:
+        if option.name == "scopes":
+            option.opts.insert(0, "--scope")
+    return click.Command(
+        "create",
+        callback=call,
+        params=[click.Argument(["name"], required=False), *options, json_flag()],
+        help=f"{operation.description} Without NAME it is named after its scopes.",
+        short_help=operation.title,
+    )

@@ -1,0 +1,36 @@
+"""What a shell is told of a job's end."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobd_mcp.cli.exit_codes import exit_code, first_bad, needs_detail
+
+
+@pytest.mark.parametrize(
+    ("job", "code"),
+    [
+        ({"state": "completed", "exit_code": 0}, 0),
+        ({"state": "failed", "exit_code": 3}, 3),
+        ({"state": "failed", "exit_code": 126}, 126),
+        ({"state": "failed", "assignments": [{"signal": "SIGKILL"}]}, 137),
+        ({"state": "failed", "assignments": [{"signal": "SIGTERM"}, {"signal": "SIGSEGV"}]}, 139),
+        ({"state": "failed", "reason": {"code": "launch_failed", "message": "no such file"}}, 127),
+        ({"state": "cancelled"}, 130),
+        ({"state": "cancelled", "exit_code": 0}, 130),
+        ({"state": "orphaned"}, 125),
+    ],
+)
+def test_a_job_exits_with_its_own_code_where_it_has_one(job: dict[str, object], code: int) -> None:
+    assert exit_code(job) == code
+
+
+def test_a_signal_needs_the_details_and_a_plain_exit_does_not() -> None:
+    assert needs_detail({"state": "failed", "reason": {"code": "signal"}})
+    assert not needs_detail({"state": "failed", "exit_code": 1})
+    assert not needs_detail({"state": "cancelled"})
+
+
+def test_of_several_jobs_the_first_that_is_not_zero_counts() -> None:
+    assert first_bad([0, 0, 7, 130]) == 7
+    assert first_bad([0, 0]) == 0
