@@ -66,13 +66,13 @@ def grep(snapshot: Snapshot, request: Request) -> View:
         raise BadPattern(
             "the pattern takes too long on one line of this output; avoid nested repeats such as (a+)+"
         ) from None
-    view = pickle.loads(done.stdout)  # noqa: S301: written by this module
+    view = pickle.loads(done.stdout)  # noqa: S301 (written by this module)
     assert isinstance(view, View)
     return view
 
 
 def main() -> None:
-    snapshot, request = pickle.load(sys.stdin.buffer)  # noqa: S301: written by this module
+    snapshot, request = pickle.load(sys.stdin.buffer)  # noqa: S301 (written by this module)
     resource.setrlimit(resource.RLIMIT_CPU, (int(request.limit_s + _STUCK_S) + 1,) * 2)
     ends_at = time.monotonic() + request.limit_s
     view = reading.grep(

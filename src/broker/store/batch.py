@@ -66,7 +66,7 @@ class Committer:
             if _is_busy(lost):
                 return [Failed(lost.reason) for _ in batch]
             if isinstance(lost.reason, StorageFull):
-                checkpoint(connection, "TRUNCATE")  # what the WAL holds twice is room too
+                self._empty_wal(connection)
             return [self._alone(connection, work) for work in batch]
 
     @property
@@ -124,15 +124,27 @@ class Committer:
 
     def _alone(self, connection: sqlite3.Connection, work: Work) -> Outcome:
         """A transaction of its own; on a full disk once more with the reserve, unless it lets new work in."""
+        outcome = self._once(connection, work)
+        if _is_full(outcome) and not work.admits and self._reserve.give_up():
+            outcome = self._once(connection, work)
+        return outcome
+
+    def _once(self, connection: sqlite3.Connection, work: Work) -> Outcome:
         try:
             return self._together(connection, [work])[0]
         except _Lost as lost:
-            if not isinstance(lost.reason, StorageFull) or work.admits or not self._reserve.give_up():
-                return Failed(lost.reason)
-        try:
-            return self._together(connection, [work])[0]
-        except _Lost as lost:
+            if isinstance(lost.reason, StorageFull):
+                self._empty_wal(connection)
             return Failed(lost.reason)
+
+    def _empty_wal(self, connection: sqlite3.Connection) -> None:
+        """Give back what the WAL took for a transaction that is undone now: it may be all the room there was.
+
+        What is committed moves into the database first, which may have to grow: hence with the reserve.
+        """
+        self._reserve.give_up()
+        checkpoint(connection, "TRUNCATE")
+        self._reserve.restore()
 
 
 def checkpoint(connection: sqlite3.Connection, mode: str) -> None:
@@ -149,6 +161,10 @@ def _telling_what_was_lost() -> Iterator[None]:
         yield
     except (sqlite3.Error, MemoryError) as error:
         raise _Lost(translated(error) or StorageFailed(str(error))) from error
+
+
+def _is_full(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failed) and isinstance(outcome.error, StorageFull)
 
 
 def _is_busy(lost: _Lost) -> bool:

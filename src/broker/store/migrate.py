@@ -52,10 +52,9 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> 
         for migration in migrations[version + 1 :]:
             for statement in _statements(migration.text):
                 connection.execute(statement)
-        connection.execute(
-            "INSERT INTO meta (key, value) VALUES ('schema', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-            (str(newest),),
-        )
+            connection.execute(
+                "INSERT OR REPLACE INTO meta (key, value) VALUES ('schema', ?)", (str(migration.number),)
+            )
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:

@@ -16,8 +16,11 @@ from typing import TypeVar, cast
 from broker.store import migrate, statements
 from broker.store.batch import Committer, Done, Failed, Outcome, Work, checkpoint
 from broker.store.connection import Connection, check_place, open_reader, open_writer
-from broker.store.contract import Listener, StorageFailed, StoreUnusable, Tx
+from broker.store.contract import Listener, StorageFailed, StorageFull, StoreUnusable, Tx
+from broker.store.migrate import Migration
 from broker.store.reserve import Reserve
+from broker.store.statements import Statements
+from broker.store.transaction import translated
 
 T = TypeVar("T")
 
@@ -32,27 +35,56 @@ _TRUNCATE_BYTES = 64 << 20
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What a database holds and what may be said to it."""
+
+    migrations: Sequence[Migration]
+    names: Statements
+
+
+def own_schema() -> Schema:
+    return Schema(migrate.load(), statements.load())
+
+
 async def open_sqlite(
-    path: Path, *, clock_ms: Callable[[], int], on_commit: Listener | None = None, readers: int = READERS
+    path: Path,
+    *,
+    clock_ms: Callable[[], int],
+    on_commit: Listener | None = None,
+    schema: Schema | None = None,
+    committer: type[Committer] = Committer,
 ) -> SqliteStore:
     """Open the database at `path`, making or migrating it. Raises StoreUnusable where that must not be done."""
     check_place(path)
-    names = statements.load()
+    schema = schema or own_schema()
+    reserve = Reserve(path.with_name(path.name + "-ballast"))
+    try:
+        try:
+            connections = await _opened(path, schema)
+        except sqlite3.OperationalError as error:
+            if not isinstance(translated(error), StorageFull) or not reserve.give_up():
+                raise
+            connections = await _opened(path, schema)
+    except (sqlite3.Error, OSError) as error:
+        raise StoreUnusable(f"{path} can't be opened: {error}") from error
+    commit = committer(schema.names, clock_ms, reserve)
+    return SqliteStore(path, connections[0], connections[1:], commit, on_commit)
+
+
+async def _opened(path: Path, schema: Schema) -> list[Connection]:
+    """The writer, with the schema brought up to date, and the readers."""
     connections: list[Connection] = []
     try:
         connections.append(await open_writer(path))
-        migrations = migrate.load()
-        await connections[0].call(lambda connection: migrate.migrate(connection, migrations))
-        connections += [await open_reader(path) for _ in range(readers)]
-    except BaseException as error:
+        await connections[0].call(partial(migrate.migrate, migrations=schema.migrations))
+        for _ in range(READERS):
+            connections.append(await open_reader(path))  # noqa: PERF401 (each is closed if the next one fails)
+    except BaseException:
         for connection in connections:
             await connection.close()
-        if isinstance(error, sqlite3.Error | OSError):
-            raise StoreUnusable(f"{path} can't be opened: {error}") from error
         raise
-    reserve = Reserve(path.with_name(path.name + "-ballast"))
-    committer = Committer(names, clock_ms, reserve)
-    return SqliteStore(path, connections[0], connections[1:], committer, on_commit)
+    return connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +190,8 @@ class SqliteStore:
         if self._queue or self._closing:
             return True
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), _IDLE_S)
+            async with asyncio.timeout(_IDLE_S):
+                await self._wake.wait()
             return True
         return False
 
@@ -169,7 +202,7 @@ class SqliteStore:
             await self._checkpoint("TRUNCATE" if self._wal_bytes() > _TRUNCATE_BYTES else "PASSIVE")
 
     async def _when_idle(self) -> None:
-        if self._since_checkpoint:
+        if self._wal_bytes():
             await self._checkpoint("TRUNCATE")
 
     async def _checkpoint(self, mode: str) -> None:
@@ -193,7 +226,10 @@ def _answer(answer: asyncio.Future[object], outcome: Outcome) -> None:
         return
     if isinstance(outcome, Done):
         answer.set_result(outcome.value)
-    elif isinstance(outcome.error, StopIteration):  # a future refuses this one, see PEP 479
-        answer.set_exception(RuntimeError("a transaction raised StopIteration"))
+    elif isinstance(outcome.error, StopIteration) or not isinstance(outcome.error, Exception):
+        # A future refuses the first; the others would end the loop of whoever waits, though nobody meant that.
+        mistake = RuntimeError(f"a transaction raised {outcome.error!r}")
+        mistake.__cause__ = outcome.error
+        answer.set_exception(mistake)
     else:
         answer.set_exception(outcome.error)

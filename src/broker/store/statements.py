@@ -31,7 +31,7 @@ class Statement:
 
 
 class Statements(Mapping[str, Statement]):
-    """Statements by name. An unknown name raises StatementError, which says what is near it."""
+    """Statements by name."""
 
     def __init__(self, statements: Iterable[Statement]) -> None:
         self._by_name: dict[str, Statement] = {}
@@ -41,10 +41,7 @@ class Statements(Mapping[str, Statement]):
                 raise StatementError(f"{statement.name} stands in {double.source} and in {statement.source}")
 
     def __getitem__(self, name: str) -> Statement:
-        try:
-            return self._by_name[name]
-        except KeyError:
-            raise StatementError(f"no statement is named {name!r}") from None
+        return self._by_name[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_name)
@@ -53,7 +50,11 @@ class Statements(Mapping[str, Statement]):
         return len(self._by_name)
 
     def sql(self, name: str) -> str:
-        return self[name].sql
+        """The text of a statement. Raises StatementError for an unknown name."""
+        try:
+            return self._by_name[name].sql
+        except KeyError:
+            raise StatementError(f"no statement is named {name!r}") from None
 
 
 def load(directory: Path = DIRECTORY) -> Statements:
