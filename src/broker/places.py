@@ -9,7 +9,9 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "lustre", "afs", "fuse.sshfs", "beegfs"})
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "lustre", "afs", "fuse.sshfs", "beegfs"}
+)
 LONGEST_SOCKET_PATH = 100  # sun_path holds 107 bytes on Linux and 103 on macOS
 
 

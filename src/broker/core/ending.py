@@ -70,6 +70,11 @@ def _late_end(final: Final) -> Cause | None:
     assert_never(final.outcome)
 
 
+def implies_start(final: Final) -> bool:
+    """True if a process certainly existed: a final report may overtake its own start report."""
+    return final.outcome in (Outcome.EXITED, Outcome.STOPPED)
+
+
 def executed(final: Final) -> bool:
     """True if a process of the job existed, or may have."""
     return final.outcome not in (Outcome.REFUSED, Outcome.NEVER_EXECUTED)

@@ -65,7 +65,9 @@ def reasons(shape: Shape, machine: Machine) -> list[Reason]:
     if not machine.online:
         found.append(Reason(code="offline", message=f"{machine.name} is not online"))
     if not found and shape.cpus > machine.free:
-        found.append(Reason(code="busy", message=f"needs {shape.cpus:g} cpus, {machine.name} has {machine.free:g} free"))
+        found.append(
+            Reason(code="busy", message=f"needs {shape.cpus:g} cpus, {machine.name} has {machine.free:g} free")
+        )
     return found
 
 
@@ -87,5 +89,8 @@ def waiting(shape: Shape, machines: Sequence[Machine], refused: Sequence[tuple[s
         return Reason(code=first.code, message=f"{first.message} (refused by {hosts})")
     if all(shape.cpus > m.free for m in online if m.name not in saying_no):
         free = max(m.free for m in online)
-        return Reason(code="capacity", message=f"needs {shape.cpus:g} cpus; at most {free:g} free on {len(online)} fitting worker(s)")
+        return Reason(
+            code="capacity",
+            message=f"needs {shape.cpus:g} cpus; at most {free:g} free on {len(online)} fitting worker(s)",
+        )
     return Reason(code="dispatching", message="about to be given to a worker")

@@ -52,13 +52,16 @@ class Rule:
     means: str
 
 
-def _rule(job_from: set[J], job_to: J | None, assignment_from: set[A], assignment_to: A | None, event: EventType, means: str) -> Rule:
+def _rule(
+    job_from: set[J], job_to: J | None, assignment_from: set[A], assignment_to: A | None, event: EventType, means: str
+) -> Rule:
     return Rule(frozenset(job_from), job_to, frozenset(assignment_from), assignment_to, event, means)
 
 
 E = EventType
 _EXECUTING = {A.ACKED, A.STARTED}  # a process may exist
 _OWNED = {J.ASSIGNED, J.RUNNING}
+# The shim's word that nothing was executed outranks a start that was inferred from a list.
 _LOST = {J.ORPHANED, J.QUEUED}  # with lost_assignment naming the assignment
 
 TABLE: Mapping[Cause, Rule] = {
@@ -66,37 +69,69 @@ TABLE: Mapping[Cause, Rule] = {
     Cause.ACK: _rule({J.ASSIGNED}, None, {A.PENDING}, A.ACKED, E.ASSIGNMENT_ACKED, "the worker has it and may execute"),
     Cause.START: _rule({J.ASSIGNED}, J.RUNNING, {A.ACKED}, A.STARTED, E.JOB_STARTED, "the process exists"),
     Cause.REFUSE: _rule(
-        {J.ASSIGNED}, J.QUEUED, {A.PENDING, A.ACKED}, A.REFUSED, E.ASSIGNMENT_REFUSED, "the worker said no before executing"
+        _OWNED,
+        J.QUEUED,
+        {A.PENDING, *_EXECUTING},
+        A.REFUSED,
+        E.ASSIGNMENT_REFUSED,
+        "the worker said no before executing",
     ),
     Cause.LAUNCH_FAILED: _rule(
         _OWNED, J.FAILED, _EXECUTING, A.FAILED, E.JOB_FAILED, "the command itself could not be executed"
     ),
     Cause.SUCCEED: _rule(_OWNED, J.COMPLETED, _EXECUTING, A.SUCCEEDED, E.JOB_COMPLETED, "exit code 0"),
     Cause.FAIL: _rule(_OWNED, J.FAILED, _EXECUTING, A.FAILED, E.JOB_FAILED, "another exit code, or a signal"),
-    Cause.CANCEL_QUEUED: _rule({J.QUEUED}, J.CANCELLED, set(), None, E.JOB_CANCELLED, "cancelled before a worker had it"),
+    Cause.CANCEL_QUEUED: _rule(
+        {J.QUEUED}, J.CANCELLED, set(), None, E.JOB_CANCELLED, "cancelled before a worker had it"
+    ),
     Cause.CANCEL_PENDING: _rule(
-        {J.ASSIGNED}, J.CANCELLED, {A.PENDING}, A.CANCELLED, E.JOB_CANCELLED, "its ack will be refused, so it never runs"
+        {J.ASSIGNED},
+        J.CANCELLED,
+        {A.PENDING},
+        A.CANCELLED,
+        E.JOB_CANCELLED,
+        "its ack will be refused, so it never runs",
     ),
     Cause.REQUEST_STOP: _rule(
         _OWNED, None, _EXECUTING, None, E.JOB_STOP_REQUESTED, "a request until the worker confirms it"
     ),
     Cause.STOP_CONFIRMED: _rule(
-        _OWNED, J.CANCELLED, {A.PENDING, *_EXECUTING}, A.CANCELLED, E.JOB_CANCELLED, "the whole tree is gone, or nothing ran"
+        _OWNED,
+        J.CANCELLED,
+        {A.PENDING, *_EXECUTING},
+        A.CANCELLED,
+        E.JOB_CANCELLED,
+        "the whole tree is gone, or nothing ran",
     ),
     Cause.PENDING_EXPIRED: _rule(
         {J.ASSIGNED}, J.QUEUED, {A.PENDING}, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "never acknowledged, so never executed"
     ),
     Cause.NEVER_EXECUTED: _rule(
-        {J.ASSIGNED}, J.QUEUED, {A.PENDING, A.ACKED}, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "the worker proved that nothing was executed"
+        _OWNED,
+        J.QUEUED,
+        {A.PENDING, *_EXECUTING},
+        A.EXPIRED,
+        E.ASSIGNMENT_EXPIRED,
+        "the worker proved that nothing was executed",
     ),
     Cause.LOST_REQUEUED: _rule(
         _OWNED, J.QUEUED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "lost; its policy queues it again"
     ),
     Cause.LOST_ORPHANED: _rule(
-        _OWNED, J.ORPHANED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "lost; it must not run again, or was lost too often"
+        _OWNED,
+        J.ORPHANED,
+        _EXECUTING,
+        A.EXPIRED,
+        E.ASSIGNMENT_EXPIRED,
+        "lost; it must not run again, or was lost too often",
     ),
     Cause.LOST_STOPPED: _rule(
-        _OWNED, J.CANCELLED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "lost while a cancel was requested: the word given stands"
+        _OWNED,
+        J.CANCELLED,
+        _EXECUTING,
+        A.EXPIRED,
+        E.ASSIGNMENT_EXPIRED,
+        "lost while a cancel was requested: the word given stands",
     ),
     Cause.RESURRECT: _rule(_LOST, J.RUNNING, {A.EXPIRED}, A.STARTED, E.JOB_RESURRECTED, "its holder lists it as alive"),
     Cause.LATE_SUCCEED: _rule(
@@ -208,7 +243,9 @@ def step(job: JobRow, assignment: AssignmentRow | None, cause: Cause, facts: Fac
     return Step(_job_after(job, after, cause, rule, facts), after, _events(job, after, cause, rule, facts))
 
 
-def _assignment_after(job: JobRow, row: AssignmentRow | None, cause: Cause, rule: Rule, facts: Facts) -> AssignmentRow | None:
+def _assignment_after(
+    job: JobRow, row: AssignmentRow | None, cause: Cause, rule: Rule, facts: Facts
+) -> AssignmentRow | None:
     if cause is Cause.CLAIM:
         return _new_assignment(job, facts)
     if row is None:
@@ -332,9 +369,8 @@ def _queued(job: JobRow, facts: Facts) -> JobRow:
 
 
 def _ended(job: JobRow, assignment: AssignmentRow | None, facts: Facts) -> JobRow:
-    # A final report implies the start: one that overtook its own start report still counts a process.
-    unheard = assignment is not None and assignment.acked_at is not None and job.started_at is None
-    ran = unheard and (facts.exit_code is not None or facts.signal is not None)
+    late = assignment is not None and assignment.id == job.lost_assignment
+    started_at = (assignment.started_at or assignment.acked_at) if late and assignment is not None else job.started_at
     return replace(
         job,
         ended_at=facts.now,
@@ -342,12 +378,12 @@ def _ended(job: JobRow, assignment: AssignmentRow | None, facts: Facts) -> JobRo
         reason_code=facts.reason_code,
         reason=facts.reason,
         lost_assignment=None,
-        restarts=job.restarts + (1 if ran and job.state is not J.ORPHANED else 0),
+        started_at=started_at,
     )
 
 
 def _events(job: JobRow, assignment: AssignmentRow | None, cause: Cause, rule: Rule, facts: Facts) -> tuple[Said, ...]:
-    data = {
+    data: dict[str, Any] = {
         key: value
         for key, value in (
             ("cause", cause.value),

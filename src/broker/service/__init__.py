@@ -1,0 +1,1 @@
+"""What is done: each module acts in one transaction at a time and asks `core` what to decide."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import time
@@ -51,6 +52,10 @@ class Connection(aiosqlite.Connection):
         finally:
             self.pending -= 1
 
+    async def thread_ended(self) -> None:
+        """Wait for the thread of a connection that could not be opened: it still answers on this loop."""
+        await asyncio.to_thread(self._thread.join, _STARTING_S)
+
 
 def check_place(path: Path) -> None:
     """Refuse a network file system: there the WAL's shared memory and locks do not work."""
@@ -72,7 +77,11 @@ async def open_reader(path: Path) -> Connection:
 
 async def _opened(path: Path, own_pragma: str) -> Connection:
     connection = Connection(partial(_connect, path, own_pragma))
-    await connection
+    try:
+        await connection
+    except BaseException:
+        await connection.thread_ended()
+        raise
     return connection
 
 

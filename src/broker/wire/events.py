@@ -31,7 +31,10 @@ class EventType(StrEnum):
     JOB_STOP_REQUESTED = "job_stop_requested", "Somebody asked to stop it; the worker has yet to confirm."
     JOB_REQUEUED = "job_requeued", "It is queued again; the data say why."
     JOB_ORPHANED = "job_orphaned", "Its worker is gone and it must not be run again."
-    JOB_RESURRECTED = "job_resurrected", "A job that was declared lost is in fact alive, or ended; its holder came back."
+    JOB_RESURRECTED = (
+        "job_resurrected",
+        "A job that was declared lost is in fact alive, or ended; its holder came back.",
+    )
     ASSIGNMENT_ACKED = "assignment_acked", "The worker has the assignment and may execute it."
     ASSIGNMENT_EXPIRED = "assignment_expired", "The lease ran out, or the worker came back without it."
     ASSIGNMENT_REFUSED = "assignment_refused", "The worker said no before executing; the data say why."

@@ -47,25 +47,29 @@ class Frozen(BaseModel):
 class JobSpec(Frozen):
     """What was asked for. It never changes after the submit."""
 
-    command: Text | None = Field(None, description="Shell text, run by bash -c. Give this or argv.")
-    argv: list[Text] | None = Field(None, description="Program and arguments, no shell.", max_length=4096)
-    cwd: Text | None = Field(None, description="Directory on the worker; default: a scratch directory.")
-    env: dict[EnvName, Text] | None = Field(None, description="Extra environment variables.", max_length=1024)
-    venv: Text | None = Field(None, description="Python venv whose bin comes first in PATH.")
-    conda: Text | None = Field(None, description="conda environment: name or path.")
-    name: Annotated[Text, StringConstraints(max_length=200)] | None = Field(None, description="Label for people.")
-    labels: dict[Name, Annotated[Text, StringConstraints(max_length=200)]] | None = Field(None, max_length=64)
+    command: Text | None = Field(default=None, description="Shell text, run by bash -c. Give this or argv.")
+    argv: list[Text] | None = Field(default=None, description="Program and arguments, no shell.", max_length=4096)
+    cwd: Text | None = Field(default=None, description="Directory on the worker; default: a scratch directory.")
+    env: dict[EnvName, Text] | None = Field(default=None, description="Extra environment variables.", max_length=1024)
+    venv: Text | None = Field(default=None, description="Python venv whose bin comes first in PATH.")
+    conda: Text | None = Field(default=None, description="conda environment: name or path.")
+    name: Annotated[Text, StringConstraints(max_length=200)] | None = Field(
+        default=None, description="Label for people."
+    )
+    labels: dict[Name, Annotated[Text, StringConstraints(max_length=200)]] | None = Field(default=None, max_length=64)
     project: Name = "default"
-    priority: int = Field(0, ge=-50, le=50, description="Higher runs first.")
-    cpus: float = Field(1, gt=0, le=4096, description="Slots it takes on the worker.")
-    needs: list[Name] | None = Field(None, description="Tags the worker must have.", max_length=64)
-    worker: Name | None = Field(None, description="Run on this worker only.")
+    priority: int = Field(default=0, ge=-50, le=50, description="Higher runs first.")
+    cpus: float = Field(default=1, gt=0, le=4096, description="Slots it takes on the worker.")
+    needs: list[Name] | None = Field(default=None, description="Tags the worker must have.", max_length=64)
+    worker: Name | None = Field(default=None, description="Run on this worker only.")
     on_worker_lost: OnWorkerLost = Field(
         OnWorkerLost.REQUEUE,
         description="requeue; requeue_exclusive: never two copies; orphan: never again.",
     )
-    checkpoint_grace_s: float = Field(10, ge=0, le=86_400, description="Seconds from TERM to KILL.")
-    count: int | None = Field(None, ge=1, le=MAX_COUNT, description="Submit an array: JOBD_ARRAY_INDEX tells them apart.")
+    checkpoint_grace_s: float = Field(default=10, ge=0, le=86_400, description="Seconds from TERM to KILL.")
+    count: int | None = Field(
+        default=None, ge=1, le=MAX_COUNT, description="Submit an array: JOBD_ARRAY_INDEX tells them apart."
+    )
 
     @model_validator(mode="after")
     def _exactly_one_program(self) -> JobSpec:
@@ -126,7 +130,7 @@ class Job(Frozen):
     state: JobState
     name: str | None = None
     project: str | None = None
-    command: str | None = Field(None, description="The command, cut to 200 characters.")
+    command: str | None = Field(default=None, description="The command, cut to 200 characters.")
     array: int | None = None
     array_index: int | None = None
     worker: str | None = None
@@ -141,8 +145,8 @@ class Job(Frozen):
     duration_s: float | None = None
     log_bytes: int | None = None
     warnings: list[str] | None = None
-    spec: dict[str, Any] | None = Field(None, description="detail=full: the specification.")
-    assignments: list[Assignment] | None = Field(None, description="detail=full: every delivery.")
+    spec: dict[str, Any] | None = Field(default=None, description="detail=full: the specification.")
+    assignments: list[Assignment] | None = Field(default=None, description="detail=full: every delivery.")
 
 
 class Submitted(Frozen):
@@ -151,7 +155,7 @@ class Submitted(Frozen):
     id: int | None = None
     array: int | None = None
     count: int | None = None
-    ids: str | None = Field(None, description="First and last id of the array, as 50..55")
+    ids: str | None = Field(default=None, description="First and last id of the array, as 50..55")
     state: JobState
     waiting: Reason | None = None
     warnings: list[str] | None = None
@@ -178,19 +182,21 @@ class Ended(Frozen):
 class Waited(Frozen):
     done: bool
     jobs: list[Ended] = Field(description="Those that have ended.")
-    pending: list[int] | None = Field(None, description="Ids that have not ended, at most 100.")
-    next: str | None = Field(None, description="What to call next, if not done.")
+    pending: list[int] | None = Field(default=None, description="Ids that have not ended, at most 100.")
+    next: str | None = Field(default=None, description="What to call next, if not done.")
 
 
 class CancelRequest(Frozen):
     """Which jobs to cancel: ids, an array, or a filter."""
 
-    job: list[int] | None = Field(None, max_length=1000, description="Job ids.")
-    array: int | None = Field(None, description="All members of this array.")
-    project: Name | None = Field(None, description="All jobs of this project that have not ended.")
-    state: Literal["queued", "assigned", "running"] | None = Field(None, description="Only jobs in this state.")
+    job: list[int] | None = Field(default=None, max_length=1000, description="Job ids.")
+    array: int | None = Field(default=None, description="All members of this array.")
+    project: Name | None = Field(default=None, description="All jobs of this project that have not ended.")
+    state: Literal["queued", "assigned", "running"] | None = Field(default=None, description="Only jobs in this state.")
     reason: Annotated[Text, StringConstraints(max_length=500)] | None = None
-    force: bool = Field(False, description="Confirm: others' running work, or more than ten running jobs by filter.")
+    force: bool = Field(
+        default=False, description="Confirm: others' running work, or more than ten running jobs by filter."
+    )
 
     @model_validator(mode="after")
     def _names_something(self) -> CancelRequest:

@@ -27,7 +27,8 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     state_dir: Path | None = Field(
-        None, description="Where broker and worker keep their state. Default: the XDG state directory, jobd/<machine id>."
+        default=None,
+        description="Where broker and worker keep their state. Default: the XDG state directory, jobd/<machine id>.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much the log files say.")
 
@@ -35,8 +36,11 @@ class Settings(BaseModel):
 class ClientSettings(Settings):
     """`job`, `jobd-mcp` and the Python client."""
 
-    url: str | None = Field(None, description="The broker: unix:///path/broker.sock or http(s)://host:port. Default: this user's own.")
-    token: str | None = Field(None, description="Bearer token, for http(s) URLs.", repr=False)
+    url: str | None = Field(
+        default=None,
+        description="The broker: unix:///path/broker.sock or http(s)://host:port. Default: this user's own.",
+    )
+    token: str | None = Field(default=None, description="Bearer token, for http(s) URLs.", repr=False)
 
 
 class BrokerSettings(Settings):
@@ -47,36 +51,57 @@ class BrokerSettings(Settings):
         description="Addresses besides the private sockets, comma-separated: 127.0.0.1:8765 adds TCP, which needs tokens.",
     )
     allow_remote: bool = Field(
-        False, description="Listen beyond loopback without TLS: only behind a TLS proxy or on a private network."
+        default=False,
+        description="Listen beyond loopback without TLS: only behind a TLS proxy or on a private network.",
     )
-    allowed_hosts: list[str] = Field([], description="Host headers accepted on TCP besides loopback names.")
-    allowed_origins: list[str] = Field([], description="Origin headers accepted on TCP. Default: none.")
-    lease_s: float = Field(60, gt=0, le=86_400, description="How long an assignment lives without a word from its worker.")
-    sweep_s: float = Field(5, gt=0, le=3600, description="How often leases are looked at.")
-    heartbeat_s: float | None = Field(None, gt=0, description="How often workers speak. Default: a quarter of the lease.")
+    allowed_hosts: list[str] = Field(default=[], description="Host headers accepted on TCP besides loopback names.")
+    allowed_origins: list[str] = Field(default=[], description="Origin headers accepted on TCP. Default: none.")
+    lease_s: float = Field(
+        default=60, gt=0, le=86_400, description="How long an assignment lives without a word from its worker."
+    )
+    sweep_s: float = Field(default=5, gt=0, le=3600, description="How often leases are looked at.")
+    heartbeat_s: float | None = Field(
+        default=None, gt=0, description="How often workers speak. Default: a quarter of the lease."
+    )
     exclusive_lease_s: float = Field(
-        600, gt=0, le=86_400, description="requeue_exclusive: the worker stops the job after this long without the broker."
+        default=600,
+        gt=0,
+        le=86_400,
+        description="requeue_exclusive: the worker stops the job after this long without the broker.",
     )
     exclusive_margin_s: float = Field(
-        30, ge=0, le=3600, description="requeue_exclusive: the broker waits the exclusive lease, the grace and this long."
+        default=30,
+        ge=0,
+        le=3600,
+        description="requeue_exclusive: the broker waits the exclusive lease, the grace and this long.",
     )
-    start_limit_s: float = Field(60, gt=0, le=3600, description="An accepted assignment that did not start by then is stopped.")
-    max_losses: int = Field(3, ge=1, le=1000, description="A job that lost its worker this often is not queued again.")
-    poll_s: float = Field(25, gt=0, le=60, description="How long a worker's poll is parked.")
-    max_body_mb: float = Field(2, gt=0, le=64, description="Largest request body; log chunks are at most 1 MiB.")
+    start_limit_s: float = Field(
+        default=60, gt=0, le=3600, description="An accepted assignment that did not start by then is stopped."
+    )
+    max_losses: int = Field(
+        default=3, ge=1, le=1000, description="A job that lost its worker this often is not queued again."
+    )
+    poll_s: float = Field(default=25, gt=0, le=60, description="How long a worker's poll is parked.")
+    max_body_mb: float = Field(
+        default=2, gt=0, le=64, description="Largest request body; log chunks are at most 1 MiB."
+    )
 
 
 class WorkerSettings(ClientSettings):
     """`job worker`."""
 
-    worker_name: Name | None = Field(None, description="Default: the host's name.")
-    worker_slots: float | None = Field(None, gt=0, le=4096, description="Default: the number of cores.")
-    worker_tags: list[Name] = Field([], description="Tags that jobs can ask for with needs, comma-separated.")
+    worker_name: Name | None = Field(default=None, description="Default: the host's name.")
+    worker_slots: float | None = Field(default=None, gt=0, le=4096, description="Default: the number of cores.")
+    worker_tags: list[Name] = Field(default=[], description="Tags that jobs can ask for with needs, comma-separated.")
     checkpoint_root: Path | None = Field(
-        None, description="Where checkpoint directories are kept; a shared file system keeps them over machines."
+        default=None,
+        description="Where checkpoint directories are kept; a shared file system keeps them over machines.",
     )
     linger_s: float = Field(
-        2, ge=0, le=600, description="How long output is awaited from processes that outlive the main one; then they are stopped."
+        default=2,
+        ge=0,
+        le=600,
+        description="How long output is awaited from processes that outlive the main one; then they are stopped.",
     )
 
 
@@ -94,7 +119,9 @@ def known_keys() -> dict[str, str]:
     return keys | OTHER_KEYS
 
 
-def load(model: type[S], environ: Mapping[str, str], config_text: str | None = None, config_name: str = "jobd.toml") -> S:
+def load(
+    model: type[S], environ: Mapping[str, str], config_text: str | None = None, config_name: str = "jobd.toml"
+) -> S:
     """`model` from the environment over the file. Raises ConfigurationError."""
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
@@ -126,7 +153,17 @@ def load(model: type[S], environ: Mapping[str, str], config_text: str | None = N
 
 
 # A job that itself uses `job` has these in its environment; they are no settings.
-_JOB_VARIABLES = ("job_", "attempt", "restarts", "checkpoint_dir", "checkpoint_grace", "array_", "result_file", "progress_file", "artifacts_dir")
+_JOB_VARIABLES = (
+    "job_",
+    "attempt",
+    "restarts",
+    "checkpoint_dir",
+    "checkpoint_grace",
+    "array_",
+    "result_file",
+    "progress_file",
+    "artifacts_dir",
+)
 
 
 def _check_known(key: str, known: Mapping[str, str], where: str, shown: str) -> None:

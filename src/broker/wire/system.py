@@ -37,7 +37,7 @@ class TokenMade(Frozen):
 class Token(Frozen):
     name: str
     scopes: list[Scope]
-    worker: str | None = Field(None, description="The one worker it speaks for, bound at first use.")
+    worker: str | None = Field(default=None, description="The one worker it speaks for, bound at first use.")
     created_at: datetime
     last_used_at: datetime | None = None
     revoked_at: datetime | None = None

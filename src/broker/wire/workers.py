@@ -69,13 +69,13 @@ class Final(Frozen):
     signal: Short | None = None
     reason_code: Short | None = None
     reason: Long | None = None
-    stop: Short | None = Field(None, description="STOPPED: the id of the stop request that was carried out.")
-    final_size: int = Field(0, ge=0, description="Bytes of output that the process wrote and the worker has.")
-    final_index_size: int = Field(0, ge=0)
-    dropped: int = Field(0, ge=0, description="Bytes of output that the worker could not keep.")
-    duration_s: float | None = Field(None, ge=0)
-    max_rss_mb: float | None = Field(None, ge=0)
-    cpu_s: float | None = Field(None, ge=0)
+    stop: Short | None = Field(default=None, description="STOPPED: the id of the stop request that was carried out.")
+    final_size: int = Field(default=0, ge=0, description="Bytes of output that the process wrote and the worker has.")
+    final_index_size: int = Field(default=0, ge=0)
+    dropped: int = Field(default=0, ge=0, description="Bytes of output that the worker could not keep.")
+    duration_s: float | None = Field(default=None, ge=0)
+    max_rss_mb: float | None = Field(default=None, ge=0)
+    cpu_s: float | None = Field(default=None, ge=0)
 
 
 class Held(Frozen):
@@ -85,8 +85,8 @@ class Held(Frozen):
     attempt: int
     token: Short
     phase: Phase
-    stopping: Short | None = Field(None, description="Id of the stop request that is being carried out.")
-    final: Final | None = Field(None, description="With phase ended.")
+    stopping: Short | None = Field(default=None, description="Id of the stop request that is being carried out.")
+    final: Final | None = Field(default=None, description="With phase ended.")
 
 
 class Exchange(Frozen):
@@ -104,8 +104,8 @@ class Exchange(Frozen):
 
 
 class Poll(Exchange):
-    wait_s: float = Field(25, ge=0, le=60)
-    accept: bool = Field(True, description="False while draining: stops still travel.")
+    wait_s: float = Field(default=25, ge=0, le=60)
+    accept: bool = Field(default=True, description="False while draining: stops still travel.")
 
 
 class Ack(Frozen):
@@ -153,7 +153,7 @@ class Verdict(Frozen):
     job: int
     attempt: int
     verdict: VerdictWord
-    ended: bool | None = Field(None, description="Its final report was accepted: only log bytes may follow.")
+    ended: bool | None = Field(default=None, description="Its final report was accepted: only log bytes may follow.")
 
 
 class Stop(Frozen):
@@ -214,7 +214,7 @@ class Worker(Frozen):
     host: str
     slots: Slots
     tags: list[str] | None = None
-    running: list[str] | None = Field(None, description="Assignments that hold resources here, as 42.1")
+    running: list[str] | None = Field(default=None, description="Assignments that hold resources here, as 42.1")
     last_seen_s: float = Field(description="Seconds since it was last heard.")
     supervision: list[str] | None = None
 

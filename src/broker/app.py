@@ -1,0 +1,268 @@
+"""The composition root: the only place that knows every part of the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import importlib.metadata
+import os
+import secrets
+import socket
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+import uvicorn
+from fastapi import Depends, FastAPI
+
+from broker import places
+from broker.http import auth, fleet, jobs, problems, streams, system
+from broker.logs.files import LogFiles
+from broker.service import dispatch, sweeps
+from broker.service.clock import Clock, Listening, SystemClock
+from broker.service.context import Broker
+from broker.service.wake import Wake
+from broker.store.contract import Store, Tx
+from broker.store.sqlite import open_sqlite
+from broker.wire.settings import BrokerSettings, ConfigurationError
+
+log = structlog.get_logger("broker")
+
+LOCK_NAME = "broker.lock"
+DATABASE_NAME = "jobd.sqlite3"
+INSTALLATION_NAME = "installation"
+SHUTDOWN_GRACE_S = 5
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class AlreadyRunning(Exception):
+    """Another broker holds the lock of this state directory."""
+
+
+@contextmanager
+def state_lock(state: Path) -> Iterator[None]:
+    """The one flock of a state directory, taken before the database is opened. Raises AlreadyRunning."""
+    places.private_directory(state)
+    handle = os.open(state / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyRunning(f"a broker is running on {state} already") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+@asynccontextmanager
+async def open_broker(settings: BrokerSettings, state: Path, clock: Clock | None = None) -> AsyncIterator[Broker]:
+    """A broker with its store open and its loops running. The caller holds the state directory's lock."""
+    clock = clock or SystemClock()
+    wake = Wake()
+    store = await open_sqlite(state / DATABASE_NAME, clock_ms=clock.wall_ms, on_commit=wake.heard)
+    try:
+        installation, listened_ms = await _remembered(store)
+        _publish_installation(state, installation)
+        broker = Broker(
+            store=store,
+            settings=settings,
+            clock=clock,
+            listening=Listening(clock, listened_ms, most_s=2 * settings.sweep_s + 1),
+            wake=wake,
+            logs=LogFiles(state / "logs"),
+            make_secret=lambda: secrets.token_urlsafe(32),
+            installation=installation,
+            version=importlib.metadata.version("jobd-mcp"),
+        )
+        loops = [asyncio.create_task(dispatch.run(broker), name="dispatch")]
+        loops += [asyncio.create_task(sweeps.run(broker, sweep), name=sweep.name) for sweep in sweeps.SWEEPS]
+        try:
+            yield broker
+        finally:
+            wake.close()
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+    finally:
+        await store.close()
+
+
+async def _remembered(store: Store) -> tuple[str, int]:
+    """The installation's id, made once, and how long it has listened in all."""
+
+    def fn(tx: Tx) -> tuple[str, int]:
+        row = tx.one("get_meta", key="installation")
+        if row is None:
+            tx.run("set_meta", key="installation", value=uuid.uuid4().hex)
+            row = tx.one("get_meta", key="installation")
+        listened = tx.one("get_meta", key="listened_ms")
+        assert row is not None
+        return str(row["value"]), int(listened["value"]) if listened is not None else 0
+
+    return await store.run(fn)
+
+
+def _publish_installation(state: Path, installation: str) -> None:
+    """Programs of this user compare this file with what a broker says, and never talk to a stranger."""
+    temporary = state / f"{INSTALLATION_NAME}.{os.getpid()}"
+    temporary.write_text(installation + "\n")
+    temporary.chmod(0o600)
+    temporary.replace(state / INSTALLATION_NAME)
+
+
+def create_app(broker: Broker | None) -> FastAPI:
+    """The routes. Without a broker: for its document only."""
+    app = FastAPI(
+        title="jobd",
+        version=broker.version if broker is not None else importlib.metadata.version("jobd-mcp"),
+        description="Runs and looks after long work on the machines you own.",
+        dependencies=[Depends(auth.check_scope)],
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.state.broker = broker
+    for router in (jobs.router, streams.router, fleet.router, system.router):
+        app.include_router(router)
+    problems.install(app)
+    return app
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One bound socket. `entry` tells the doorman which way a request came in."""
+
+    socket: socket.socket
+    entry: str
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signal handlers of its own: whoever composes decides when to stop."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def serving(app: auth.App, listeners: list[Listener]) -> AsyncIterator[None]:
+    """Serve the guarded app on bound sockets until the context ends; then answer what is in flight and close."""
+    servers = [_server(app, listener) for listener in listeners]
+    tasks = [
+        asyncio.create_task(server.serve(sockets=[listener.socket]), name=f"http-{listener.entry}")
+        for server, listener in zip(servers, listeners, strict=True)
+    ]
+    try:
+        while not all(server.started for server in servers):
+            for task in tasks:
+                if task.done():
+                    task.result()
+                    raise RuntimeError("a listener ended while it was starting")
+            await asyncio.sleep(0.005)
+        yield
+    finally:
+        for server in servers:
+            server.should_exit = True
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _server(app: auth.App, listener: Listener) -> _Server:
+    async def entered(scope: auth.ScopeMap, receive: auth.Receive, send: auth.Send) -> None:
+        scope[auth.ENTRY] = listener.entry
+        await app(scope, receive, send)
+
+    config = uvicorn.Config(
+        entered,
+        http="httptools",
+        loop="asyncio",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=1024,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
+    )
+    return _Server(config)
+
+
+def bind_unix(path: Path) -> socket.socket:
+    """Our own bind, 0600: uvicorn's would be open to everybody. Only called under the state lock."""
+    places.private_directory(path.parent)
+    path.unlink(missing_ok=True)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        bound.bind(str(path))
+    finally:
+        os.umask(before)
+    path.chmod(0o600)
+    bound.listen(1024)
+    bound.setblocking(False)
+    return bound
+
+
+def bind_tcp(address: str, *, allow_remote: bool) -> socket.socket:
+    """Bind HOST:PORT. Anything wider than loopback is refused until it is explicitly allowed."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigurationError(f"JOBD_LISTEN: {address!r} is not HOST:PORT")
+    if host not in LOOPBACK and not allow_remote:
+        raise ConfigurationError(
+            f"JOBD_LISTEN: {address} is reachable from other machines, without TLS. Forward a loopback port or the "
+            "socket by ssh (docs/machines.md), or set JOBD_ALLOW_REMOTE=true behind a TLS proxy or on a private network"
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, int(port)))
+    except OSError as error:
+        bound.close()
+        raise ConfigurationError(f"JOBD_LISTEN: can't listen on {address}: {error.strerror}") from None
+    bound.listen(1024)
+    bound.setblocking(False)
+    return bound
+
+
+def bind(settings: BrokerSettings, state: Path, environ: Mapping[str, str]) -> list[Listener]:
+    """The private socket, and what JOBD_LISTEN adds."""
+    broker_socket, _ = places.sockets(state, environ)
+    listeners = [Listener(bind_unix(broker_socket), "unix")]
+    for address in settings.listen or ():
+        listeners.append(Listener(bind_tcp(address, allow_remote=settings.allow_remote), "tcp"))
+    return listeners
+
+
+Extension = Callable[[FastAPI, Broker], AbstractAsyncContextManager[None]]
+
+
+@asynccontextmanager
+async def run_broker(
+    settings: BrokerSettings, state: Path, environ: Mapping[str, str], extend: Extension | None = None
+) -> AsyncIterator[Broker]:
+    """A whole broker that answers on its sockets. `extend` may add to the app before it serves.
+
+    Raises AlreadyRunning, ConfigurationError, or the store's own refusals.
+    """
+    async with AsyncExitStack() as stack:
+        stack.enter_context(state_lock(state))
+        broker = await stack.enter_async_context(open_broker(settings, state))
+        app = create_app(broker)
+        listeners = bind(settings, state, environ)
+        if extend is not None:
+            await stack.enter_async_context(extend(app, broker))
+        await stack.enter_async_context(app.router.lifespan_context(app))
+        await stack.enter_async_context(serving(auth.Doorman(app, broker), listeners))
+        stack.callback(broker.wake.close)  # first of all: parked polls and streams are answered, then the servers close
+        log.info(
+            "listening", state=str(state), listeners=[str(listener.socket.getsockname()) for listener in listeners]
+        )
+        yield broker

@@ -1,0 +1,308 @@
+"""A typed client of the broker, over its private socket or TCP.
+
+Operations are methods; a refusal is raised as `Refused`, a broker that can't be reached as `Unreachable`.
+One connection pool for calls that wait (polls, waits) and one for the rest: neither blocks the other.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+from urllib.parse import quote, unquote, urlsplit
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from broker.wire.events import EventList, EventType
+from broker.wire.jobs import CancelAnswer, CancelRequest, Job, JobList, JobSpec, Submitted, Waited
+from broker.wire.problems import Problem, Refused
+from broker.wire.states import JobState, Scope
+from broker.wire.system import TokenList, TokenMade, TokenRequest, Whoami
+from broker.wire.workers import LogSize, Poll, PollAnswer, Registered, Registration, Report, ReportAnswer, WorkerList
+
+M = TypeVar("M", bound=BaseModel)
+Query = Mapping[str, str | int | float | bool | None | Sequence[int]]
+
+CONNECT_S = 5.0
+ANSWER_S = 30.0
+MARGIN_S = 10.0  # how much longer than it asked to wait a waiting call is given
+
+
+class Unreachable(Exception):
+    """No answer, or one that is not the broker's: it may be starting, restarting, or gone. Try again."""
+
+
+class BrokerClient:
+    """`async with BrokerClient("unix:///…/broker.sock") as broker: await broker.job_submit(JobSpec(command="true"))`"""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self._base, socket_path = _endpoint(url)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+        def pool() -> httpx.AsyncClient:
+            transport = httpx.AsyncHTTPTransport(uds=socket_path, retries=0)
+            timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+            return httpx.AsyncClient(transport=transport, base_url=self._base, headers=headers, timeout=timeout)
+
+        self._calls, self._waits, self._logs = pool(), pool(), pool()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        for pool in (self._calls, self._waits, self._logs):
+            await pool.aclose()
+
+    # ---- jobs
+
+    async def job_submit(self, spec: JobSpec) -> Submitted:
+        """Submit, durably. Not idempotent: after `Unreachable` the job may exist."""
+        return await self._call(Submitted, "POST", "/v1/jobs", body=spec)
+
+    async def job_list(
+        self,
+        *,
+        state: JobState | None = None,
+        project: str | None = None,
+        array: int | None = None,
+        name: str | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> JobList:
+        query: Query = {
+            "state": state.value if state else None,
+            "project": project,
+            "array": array,
+            "name": name,
+            "limit": limit,
+            "cursor": cursor,
+        }
+        return await self._call(JobList, "GET", "/v1/jobs", query=query)
+
+    async def job_get(self, job: int, *, detail: Literal["concise", "full"] = "concise") -> Job:
+        return await self._call(Job, "GET", f"/v1/jobs/{job}", query={"detail": detail})
+
+    async def job_wait(
+        self,
+        job: Sequence[int] = (),
+        *,
+        array: int | None = None,
+        mode: Literal["all", "any"] = "all",
+        timeout_s: float = 40,
+    ) -> Waited:
+        """Waits at most `timeout_s` (≤ 40 s); `done` tells whether they have ended."""
+        query: Query = {"job": list(job), "array": array, "mode": mode, "timeout_s": timeout_s}
+        return await self._call(
+            Waited, "GET", "/v1/jobs/wait", query=query, pool=self._waits, answer_s=timeout_s + MARGIN_S
+        )
+
+    async def job_logs(
+        self,
+        job: int,
+        *,
+        tail: int | None = None,
+        head: int | None = None,
+        grep: str | None = None,
+        context: int = 0,
+        cursor: int | None = None,
+        attempt: int | None = None,
+        stream: Literal["stdout", "stderr"] | None = None,
+    ) -> str:
+        """Output as text for reading; its last line says how to read on."""
+        query: Query = {
+            "tail": tail,
+            "head": head,
+            "grep": grep,
+            "context": context,
+            "cursor": cursor,
+            "attempt": attempt,
+            "stream": stream,
+        }
+        return (await self._answer("GET", f"/v1/jobs/{job}/log", query=query)).text
+
+    async def job_output(self, job: int, *, attempt: int | None = None) -> AsyncIterator[bytes]:
+        """All output so far, exact bytes, in slices."""
+        cursor = 0
+        while True:
+            query: Query = {"raw": True, "cursor": cursor, "attempt": attempt}
+            answer = await self._answer("GET", f"/v1/jobs/{job}/log", query=query)
+            if not answer.content:
+                return
+            cursor += len(answer.content)
+            yield answer.content
+
+    async def job_cancel(self, request: CancelRequest) -> CancelAnswer:
+        return await self._call(CancelAnswer, "POST", "/v1/jobs/cancel", body=request)
+
+    async def job_events(
+        self,
+        *,
+        since: int = 0,
+        type: EventType | None = None,  # noqa: A002 - the event's own word
+        job: int | None = None,
+        project: str | None = None,
+        worker: str | None = None,
+        actor: str | None = None,
+        limit: int = 50,
+    ) -> EventList:
+        query: Query = {
+            "since": since,
+            "type": type.value if type else None,
+            "job": job,
+            "project": project,
+            "worker": worker,
+            "actor": actor,
+            "limit": limit,
+        }
+        return await self._call(EventList, "GET", "/v1/events", query=query)
+
+    async def worker_list(self) -> WorkerList:
+        return await self._call(WorkerList, "GET", "/v1/workers")
+
+    # ---- the broker itself
+
+    async def whoami(self) -> Whoami:
+        return await self._call(Whoami, "GET", "/v1/whoami")
+
+    async def token_create(self, name: str, scopes: Sequence[Scope]) -> TokenMade:
+        return await self._call(TokenMade, "POST", "/v1/tokens", body=TokenRequest(name=name, scopes=list(scopes)))
+
+    async def token_list(self) -> TokenList:
+        return await self._call(TokenList, "GET", "/v1/tokens")
+
+    async def token_revoke(self, name: str) -> TokenList:
+        return await self._call(TokenList, "DELETE", f"/v1/tokens/{quote(name, safe='')}")
+
+    # ---- what workers say
+
+    async def register(self, worker_id: str, said: Registration) -> Registered:
+        return await self._call(Registered, "POST", f"/v1/workers/{worker_id}/register", body=said)
+
+    async def poll(self, worker_id: str, said: Poll) -> PollAnswer:
+        """Long: the broker parks it for up to `wait_s`. On a connection of its own."""
+        return await self._call(
+            PollAnswer,
+            "POST",
+            f"/v1/workers/{worker_id}/poll",
+            body=said,
+            pool=self._waits,
+            answer_s=said.wait_s + MARGIN_S,
+        )
+
+    async def report(self, worker_id: str, said: Report) -> ReportAnswer:
+        return await self._call(ReportAnswer, "POST", f"/v1/workers/{worker_id}/report", body=said)
+
+    async def put_log(
+        self,
+        worker_id: str,
+        job: int,
+        attempt: int,
+        token: str,
+        epoch: int,
+        stream: Literal["log", "index"],
+        offset: int,
+        data: bytes,
+    ) -> LogSize:
+        """Bytes of output at `offset`. The answered size is the only cursor; a gap is refused with it."""
+        answer = await self._answer(
+            "PUT",
+            f"/v1/jobs/{job}/assignments/{attempt}/log",
+            query={"offset": offset, "stream": stream, "crc32": zlib.crc32(data)},
+            headers={
+                "X-Jobd-Worker": worker_id,
+                "X-Jobd-Epoch": str(epoch),
+                "X-Jobd-Token": token,
+                "Content-Type": "application/octet-stream",
+            },
+            content=data,
+            pool=self._logs,
+        )
+        return _parsed(LogSize, answer)
+
+    # ---- one way to ask
+
+    async def _call(
+        self,
+        model: type[M],
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: BaseModel | None = None,
+        pool: httpx.AsyncClient | None = None,
+        answer_s: float = ANSWER_S,
+    ) -> M:
+        content = body.model_dump_json(exclude_none=True).encode() if body is not None else None
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        answer = await self._answer(
+            method, path, query=query, headers=headers, content=content, pool=pool, answer_s=answer_s
+        )
+        return _parsed(model, answer)
+
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        pool: httpx.AsyncClient | None = None,
+        answer_s: float = ANSWER_S,
+    ) -> httpx.Response:
+        params = {key: value for key, value in (query or {}).items() if value is not None}
+        timeout = httpx.Timeout(answer_s, connect=CONNECT_S)
+        try:
+            answer = await (pool or self._calls).request(
+                method, path, params=params, headers=headers, content=content, timeout=timeout
+            )
+        except httpx.HTTPError as error:
+            raise Unreachable(f"{self._base}: {str(error) or type(error).__name__}") from error
+        if answer.status_code >= 400:
+            raise _refusal(answer)
+        return answer
+
+
+def _endpoint(url: str) -> tuple[str, str | None]:
+    """Base URL and socket path of unix:///path or http(s)://host:port."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix" and parts.path:
+        return "http://jobd", unquote(parts.path)
+    if parts.scheme in ("http", "https") and parts.netloc:
+        return url.rstrip("/"), None
+    raise ValueError(f"{url!r} is no broker URL: unix:///path/broker.sock or http(s)://host:port")
+
+
+def _refusal(answer: httpx.Response) -> Exception:
+    try:
+        problem = Problem.model_validate_json(answer.content)
+    except ValidationError:
+        return Unreachable(f"status {answer.status_code} without a problem document")
+    return Refused(
+        problem.code,
+        problem.detail,
+        hint=problem.hint,
+        field=problem.field,
+        errors=problem.errors,
+        retryable=problem.retryable,
+        size=problem.size,
+    )
+
+
+def _parsed(model: type[M], answer: httpx.Response) -> M:
+    """Fields that a newer broker added are left out, not refused."""
+    try:
+        known: Any = json.loads(answer.content)
+        if isinstance(known, dict):
+            known = {key: value for key, value in known.items() if key in model.model_fields}
+        return model.model_validate(known)
+    except (ValueError, ValidationError) as error:
+        raise Unreachable(f"an answer that can't be understood: {error}") from error

@@ -1,0 +1,109 @@
+"""Workers and events, for those who look; and the routes on which workers speak."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Query, Request
+
+from broker.http import surface
+from broker.http.parameters import MOST_ID, MOST_OFFSET, Attempt, Id, The, Who, WorkerId
+from broker.service import exchange, output, queries
+from broker.wire.events import EventList, EventType
+from broker.wire.jobs import Name
+from broker.wire.problems import ProblemCode, Refused
+from broker.wire.states import Scope
+from broker.wire.workers import (
+    LogSize,
+    Poll,
+    PollAnswer,
+    Registered,
+    Registration,
+    Report,
+    ReportAnswer,
+    Uuid,
+    WorkerList,
+)
+
+router = APIRouter(prefix="/v1", tags=["fleet"])
+
+FOR_WORKERS = "spoken by workers, not by people or agents"
+
+
+@router.get("/events", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model_exclude_none=True)
+async def job_events(
+    broker: The,
+    since: Annotated[int, Query(ge=0, le=MOST_ID, description="next_cursor of the call before.")] = 0,
+    type: Annotated[EventType | None, Query()] = None,  # noqa: A002 - the event's own word
+    job: Annotated[int | None, Query(ge=1, le=MOST_ID)] = None,
+    project: Annotated[Name | None, Query()] = None,
+    worker: Annotated[Name | None, Query()] = None,
+    actor: Annotated[str | None, Query(max_length=200)] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> EventList:
+    """What happened and why, in order: every change of jobs and workers."""
+    return await queries.list_events(broker, since, queries.EventFilter(type, job, project, worker, actor), limit)
+
+
+@router.get("/workers", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model_exclude_none=True)
+async def worker_list(broker: The) -> WorkerList:
+    """The machines: slots, tags, what they run, when last heard."""
+    return await queries.list_workers(broker)
+
+
+@router.post(
+    "/workers/{worker}/register",
+    openapi_extra=surface.not_a_tool(Scope.WORKER, because=FOR_WORKERS),
+    response_model_exclude_none=True,
+)
+async def worker_register(worker: WorkerId, said: Registration, broker: The, who: Who) -> Registered:
+    """A worker process announces itself; its epoch grows with each start."""
+    return await exchange.register(broker, who, worker, said)
+
+
+@router.post(
+    "/workers/{worker}/poll",
+    openapi_extra=surface.not_a_tool(Scope.WORKER, because=FOR_WORKERS),
+    response_model_exclude_none=True,
+)
+async def worker_poll(worker: WorkerId, said: Poll, request: Request, broker: The, who: Who) -> PollAnswer:
+    """The held list in; assignments and stops out. Parked while there is nothing to say."""
+    return await exchange.poll(broker, who, worker, said, request.is_disconnected)
+
+
+@router.post(
+    "/workers/{worker}/report",
+    openapi_extra=surface.not_a_tool(Scope.WORKER, because=FOR_WORKERS),
+    response_model_exclude_none=True,
+)
+async def worker_report(worker: WorkerId, said: Report, broker: The, who: Who) -> ReportAnswer:
+    """Transitions and the held list in; a verdict for each out."""
+    return await exchange.report(broker, who, worker, said)
+
+
+@router.put(
+    "/jobs/{job}/assignments/{attempt}/log",
+    openapi_extra=surface.not_a_tool(Scope.WORKER, because=FOR_WORKERS),
+    response_model_exclude_none=True,
+)
+async def worker_log(
+    job: Id,
+    attempt: Attempt,
+    request: Request,
+    broker: The,
+    who: Who,
+    offset: Annotated[int, Query(ge=0, le=MOST_OFFSET)],
+    crc32: Annotated[int, Query(ge=0, lt=1 << 32)],
+    x_jobd_worker: Annotated[Uuid, Header()],
+    x_jobd_epoch: Annotated[int, Header(ge=1, le=MOST_ID)],
+    x_jobd_token: Annotated[str, Header(max_length=200)],
+    stream: Annotated[Literal["log", "index"], Query()] = "log",
+) -> LogSize:
+    """Bytes of output at an offset: what is there is skipped, a gap is refused with the size."""
+    holder = output.Holder(x_jobd_worker, x_jobd_epoch, job, attempt, x_jobd_token)
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > output.MOST_IN_ONE_CHUNK:
+            raise Refused(ProblemCode.PAYLOAD_TOO_LARGE, f"a chunk is at most {output.MOST_IN_ONE_CHUNK} bytes")
+    return await output.append(broker, who, holder, stream, offset, crc32, bytes(data))

@@ -1,0 +1,29 @@
+"""Parameters that several routes share, with their bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Path, Query, Request
+
+from broker.http.auth import caller
+from broker.service.context import Broker, Caller
+from broker.wire.workers import Uuid
+
+MOST_ID = 1 << 53  # larger integers don't survive JSON
+
+Id = Annotated[int, Path(ge=1, le=MOST_ID, description="Job id.")]
+Attempt = Annotated[int, Path(ge=1, le=MOST_ID)]
+WorkerId = Annotated[Uuid, Path(description="Id of the worker, from its state directory.")]
+Who = Annotated[Caller, Depends(caller)]
+OptionalAttempt = Annotated[int | None, Query(ge=1, le=MOST_ID, description="Which delivery; default: the newest.")]
+MOST_OFFSET = MOST_ID
+
+
+def broker_of(request: Request) -> Broker:
+    found = request.app.state.broker
+    assert isinstance(found, Broker)
+    return found
+
+
+The = Annotated[Broker, Depends(broker_of)]

@@ -1,0 +1,174 @@
+"""Refusals as problem documents: code to status, and nothing that a stranger should not see."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from broker.store.contract import StorageError, StorageFull
+from broker.wire.jobs import CancelRequest, JobSpec
+from broker.wire.problems import FieldProblem, Problem, ProblemCode, Refused
+
+log = structlog.get_logger("broker.http")
+
+MEDIA_TYPE = "application/problem+json"
+C = ProblemCode
+STATUS: Mapping[ProblemCode, int] = {
+    C.INVALID_SPEC: 422,
+    C.INVALID_REQUEST: 422,
+    C.UNKNOWN_JOB: 404,
+    C.UNKNOWN_WORKER: 404,
+    C.UNKNOWN_ATTEMPT: 404,
+    C.UNKNOWN_TOKEN: 404,
+    C.NOT_FOUND: 404,
+    C.METHOD_NOT_ALLOWED: 405,
+    C.NOT_READY: 503,
+    C.UNAUTHENTICATED: 401,
+    C.FORBIDDEN: 403,
+    C.FORBIDDEN_HOST: 421,
+    C.FORBIDDEN_ORIGIN: 403,
+    C.STALE_ASSIGNMENT: 409,
+    C.LEASE_LOST: 409,
+    C.SUPERSEDED: 409,
+    C.WORKER_NAME_TAKEN: 409,
+    C.OFFSET_GAP: 409,
+    C.BAD_CHECKSUM: 400,
+    C.ALREADY_TERMINAL: 409,
+    C.CONFIRMATION_NEEDED: 409,
+    C.PAYLOAD_TOO_LARGE: 413,
+    C.STORAGE_FULL: 507,
+    C.INTERNAL: 500,
+}
+
+
+def problem(refused: Refused) -> Problem:
+    status = STATUS[refused.code]
+    return Problem(
+        type=f"urn:jobd:problem:{refused.code.value}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=refused.detail,
+        code=refused.code,
+        hint=refused.hint,
+        field=refused.field,
+        errors=refused.errors,
+        retryable=refused.retryable,
+        size=refused.size,
+    )
+
+
+def response(refused: Refused) -> JSONResponse:
+    document = problem(refused)
+    headers = {"WWW-Authenticate": "Bearer"} if refused.code is C.UNAUTHENTICATED else {}
+    return JSONResponse(
+        document.model_dump(mode="json", exclude_none=True), document.status, headers=headers, media_type=MEDIA_TYPE
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Every way to fail ends here, as one kind of document."""
+
+    @app.exception_handler(Refused)
+    async def refused(_: Request, error: Refused) -> JSONResponse:
+        return response(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return response(invalid_request(request.url.path, error.errors()))
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        return response(_from_http(request, error))
+
+    @app.exception_handler(StorageFull)
+    async def full(_: Request, __: StorageFull) -> JSONResponse:
+        return response(
+            Refused(
+                C.STORAGE_FULL,
+                "the broker's disk is full; nothing was kept",
+                hint="make room on its disk",
+                retryable=True,
+            )
+        )
+
+    @app.exception_handler(StorageError)
+    async def failed(_: Request, error: StorageError) -> JSONResponse:
+        log.error("storage failed", why=str(error))
+        return response(
+            Refused(
+                C.NOT_READY,
+                "the broker's store can't be used now; nothing was kept",
+                hint="job doctor; the broker's log",
+                retryable=True,
+            )
+        )
+
+    @app.exception_handler(Exception)
+    async def internal(request: Request, error: Exception) -> JSONResponse:
+        log.exception("unexpected", path=request.url.path, exc_info=error)
+        return response(Refused(C.INTERNAL, "the broker met a fault of its own; its log has the details"))
+
+
+def invalid_request(path: str, errors: Iterable[Mapping[str, Any]]) -> Refused:
+    """What pydantic found, as one refusal that names each field."""
+    found = [_field(error) for error in errors]
+    spec = path.rstrip("/").endswith("/jobs")
+    first = found[0] if found else FieldProblem(field="body", message="is not valid")
+    detail = f"{first.field}: {first.message}" if first.field else first.message
+    if len(found) > 1:
+        detail += f" (and {len(found) - 1} more)"
+    return Refused(
+        C.INVALID_SPEC if spec else C.INVALID_REQUEST,
+        detail,
+        field=first.field or None,
+        errors=found if len(found) > 1 else None,
+        hint=_hint(first, JobSpec if spec else CancelRequest),
+    )
+
+
+def _field(error: Mapping[str, Any]) -> FieldProblem:
+    location = [str(part) for part in error["loc"] if part not in ("body", "query", "path", "header")]
+    if error["type"] == "json_invalid":
+        return FieldProblem(field="body", message="is not valid JSON")
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        message = "there is no such field"
+    if error["type"] == "missing":
+        message = "is needed"
+    return FieldProblem(field=".".join(location), message=message)
+
+
+def _hint(first: FieldProblem, model: type[JobSpec] | type[CancelRequest]) -> str | None:
+    if first.message == "there is no such field":
+        name = first.field.rsplit(".", 1)[-1]
+        near = difflib.get_close_matches(name, model.model_fields, n=1)
+        return f"did you mean {near[0]}?" if near else f"fields: {', '.join(model.model_fields)}"
+    return None
+
+
+def _from_http(request: Request, error: HTTPException) -> Refused:
+    if isinstance(error.__cause__, Refused):
+        return error.__cause__  # raised while the body was read, and wrapped by the framework
+    match error.status_code:
+        case 404:
+            return Refused(
+                C.NOT_FOUND, f"there is nothing at {request.url.path[:200]}", hint="GET /openapi.json lists all routes"
+            )
+        case 405:
+            return Refused(
+                C.METHOD_NOT_ALLOWED,
+                f"{request.method[:20]} is not possible here",
+                hint="GET /openapi.json lists all routes",
+            )
+        case 413:
+            return Refused(C.PAYLOAD_TOO_LARGE, "the body is too large")
+        case _:
+            return Refused(C.INVALID_REQUEST, "the body can't be read: it must be JSON in UTF-8", field="body")

@@ -1,0 +1,135 @@
+"""Stops. A cancel is a request until the worker confirms that the whole process tree is gone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
+from broker.core.states import TERMINAL, Cause, Facts
+from broker.service.context import Broker, Caller
+from broker.service.transition import apply, decide, read_assignment, read_job
+from broker.service.wake import StopWanted
+from broker.store.contract import Tx
+from broker.wire.jobs import CancelAnswer, CancelledJob, CancelRequest
+from broker.wire.problems import ProblemCode, Refused
+from broker.wire.states import AssignmentState, JobState
+
+MOST_RUNNING_UNCONFIRMED = 10
+MOST_SHOWN = 100
+
+
+async def cancel(broker: Broker, caller: Caller, request: CancelRequest) -> CancelAnswer:
+    """Cancel jobs. A repeat is harmless; jobs that have ended are left as they are, and that is said.
+
+    Refused as a whole, nothing cancelled: an unknown id (`unknown_job`); without `force`, running work of
+    another actor, or a filter that hits more than ten running jobs (`confirmation_needed`).
+    """
+
+    def fn(tx: Tx) -> CancelAnswer:
+        targets = _targets(tx, request)
+        _confirm(targets, caller, request)
+        answers = [_cancel_one(tx, broker, caller, target.id, request.reason) for target in targets]
+        return CancelAnswer(jobs=answers[:MOST_SHOWN], counts=dict(Counter(_kind(answer) for answer in answers)))
+
+    return await decide(broker.store, fn)
+
+
+def request_stop(
+    tx: Tx, broker: Broker, job: JobRow, assignment: AssignmentRow, kind: StopKind, by: str, why: str
+) -> None:
+    """Ask the holder to stop. A stronger request replaces a weaker one; a weaker one changes nothing."""
+    strength = list(StopKind)
+    if assignment.stop is not None and strength.index(assignment.stop.kind) <= strength.index(kind):
+        return
+    stop = StopRequest(
+        id=broker.make_secret()[:16],
+        kind=kind,
+        by=by,
+        why=why,
+        grace_s=job.grace_s,
+        at=tx.now_ms,
+        early=job.state is JobState.ASSIGNED,
+    )
+    apply(tx, job, assignment, Cause.REQUEST_STOP, Facts(now=tx.now_ms, stop=stop), actor=by)
+    tx.tell(StopWanted(assignment.worker))
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    id: int
+    actor: str
+    state: JobState
+
+
+def _targets(tx: Tx, request: CancelRequest) -> list[_Target]:
+    ids: list[int] = list(request.job or ())
+    if request.array is not None:
+        members = [row["id"] for row in tx.all("jobs_of_array", array=request.array)]
+        if not members:
+            raise Refused(ProblemCode.UNKNOWN_JOB, f"there is no array {request.array}", field="array")
+        ids += members
+    if request.project is not None:
+        in_project = [row["id"] for row in tx.all("live_jobs_of_project", project=request.project)]
+        ids = [job for job in ids if job in set(in_project)] if ids else in_project
+    targets = []
+    for job in dict.fromkeys(ids):
+        row = tx.one("job_owner", job=job)
+        if row is None:
+            raise Refused(
+                ProblemCode.UNKNOWN_JOB,
+                f"there is no job {job}; nothing was cancelled",
+                field="job",
+                hint="job_list shows the ids",
+            )
+        target = _Target(row["id"], row["actor"], JobState(row["state"]))
+        if request.state is None or target.state.value == request.state:
+            targets.append(target)
+    return targets
+
+
+def _confirm(targets: list[_Target], caller: Caller, request: CancelRequest) -> None:
+    if request.force:
+        return
+    running = [target for target in targets if target.state in (JobState.ASSIGNED, JobState.RUNNING)]
+    others = [target for target in running if target.actor != caller.actor]
+    if others:
+        raise Refused(
+            ProblemCode.CONFIRMATION_NEEDED,
+            f"job {others[0].id} is running and belongs to {others[0].actor}; nothing was cancelled",
+            hint="repeat with force=true if this is meant",
+            field="force",
+        )
+    if request.job is None and len(running) > MOST_RUNNING_UNCONFIRMED:
+        raise Refused(
+            ProblemCode.CONFIRMATION_NEEDED,
+            f"this would stop {len(running)} running jobs; nothing was cancelled",
+            hint="repeat with force=true, or name the jobs",
+            field="force",
+        )
+
+
+def _cancel_one(tx: Tx, broker: Broker, caller: Caller, job_id: int, reason: str | None) -> CancelledJob:
+    job = read_job(tx, job_id)
+    assert job is not None, "it was read in this transaction"
+    if job.state in TERMINAL:
+        note = "was cancelled already" if job.state is JobState.CANCELLED else "had ended; nothing changed"
+        return CancelledJob(id=job.id, state=job.state, note=note)
+    text = reason or f"cancelled by {caller.actor}"
+    facts = Facts(now=tx.now_ms, reason_code="cancelled", reason=text, gone=True)
+    if job.state is JobState.QUEUED:
+        apply(tx, job, None, Cause.CANCEL_QUEUED, facts, actor=caller.actor)
+        return CancelledJob(id=job.id, state=JobState.CANCELLED, note="cancelled before it ran")
+    assignment = read_assignment(tx, job.assignment)
+    assert assignment is not None, "an owned job has an assignment"
+    if assignment.state is AssignmentState.PENDING:
+        apply(tx, job, assignment, Cause.CANCEL_PENDING, facts, actor=caller.actor)
+        return CancelledJob(id=job.id, state=JobState.CANCELLED, note="cancelled before it ran")
+    request_stop(tx, broker, job, assignment, StopKind.CANCEL, caller.actor, text)
+    return CancelledJob(id=job.id, state=job.state, note=f"stopping: TERM, then KILL after {job.grace_s:g} s")
+
+
+def _kind(answer: CancelledJob) -> str:
+    if answer.note.startswith("stopping"):
+        return "stopping"
+    return "cancelled" if answer.note.startswith("cancelled") else "already_ended"

@@ -1,0 +1,56 @@
+"""Two clocks: the wall for people, and one that counts suspend and never jumps for deadlines."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970. May jump."""
+        ...
+
+    def boot_s(self) -> float:
+        """Seconds since some fixed moment; grows in suspend, never jumps."""
+        ...
+
+
+class SystemClock:
+    """The real clocks of this machine."""
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def boot_s(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class Listening:
+    """The time in which the broker has listened, in milliseconds: what leases are measured in.
+
+    Silence counts only while the broker was listening. Between two sweeps the time runs with the boot
+    clock, but never further than `most_s`: what goes beyond it (a freeze, a suspend, a stopped clock) is
+    a gap and is not counted. The total is kept over restarts, so a broker that keeps crashing still
+    reclaims in the end.
+    """
+
+    def __init__(self, clock: Clock, total_ms: int, most_s: float) -> None:
+        self._clock = clock
+        self._total_ms = float(total_ms)
+        self._most_ms = most_s * 1000
+        self._since = clock.boot_s()
+
+    def now_ms(self) -> int:
+        return int(self._total_ms + min(self._elapsed_ms(), self._most_ms))
+
+    def sweep(self) -> tuple[int, int]:
+        """Note that the broker listened until now: (the total, the gap that was left out), in milliseconds."""
+        elapsed = self._elapsed_ms()
+        counted = min(elapsed, self._most_ms)
+        self._total_ms += counted
+        self._since = self._clock.boot_s()
+        return int(self._total_ms), int(elapsed - counted)
+
+    def _elapsed_ms(self) -> float:
+        return (self._clock.boot_s() - self._since) * 1000

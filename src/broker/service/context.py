@@ -1,0 +1,55 @@
+"""What the services are given: the parts of one broker, passed and never imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.logs.files import LogFiles
+from broker.service.clock import Clock, Listening
+from broker.service.wake import Wake
+from broker.store.contract import Store
+from broker.wire.settings import BrokerSettings
+from broker.wire.states import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. `worker`: the one worker a worker token speaks for; None: not bound, or not needed."""
+
+    actor: str
+    scopes: frozenset[Scope]
+    token: int | None = None
+    worker: str | None = None
+
+    def may(self, scope: Scope) -> bool:
+        if scope in self.scopes or Scope.OPERATOR in self.scopes:
+            return True
+        return scope is Scope.READ and Scope.SUBMIT in self.scopes
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One broker. `make_secret` gives unguessable text for tokens and ids of stop requests."""
+
+    store: Store
+    settings: BrokerSettings
+    clock: Clock
+    listening: Listening
+    wake: Wake
+    logs: LogFiles
+    make_secret: Callable[[], str]
+    installation: str
+    version: str
+
+    @property
+    def lease_ms(self) -> int:
+        return int(self.settings.lease_s * 1000)
+
+    @property
+    def pending_lease_ms(self) -> int:
+        return self.lease_ms // 4
+
+    @property
+    def heartbeat_s(self) -> float:
+        return self.settings.heartbeat_s or self.settings.lease_s / 4

@@ -1,0 +1,322 @@
+"""The output of jobs: taken from its holder by offset, shown to whoever asks."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import anyio
+import anyio.to_thread
+
+from broker.core.fence import Standing, standing
+from broker.core.states import TERMINAL
+from broker.logs import excerpt, following, reading, rendering, searching
+from broker.logs.files import Appended, Gap, Part
+from broker.logs.index import Stream
+from broker.logs.reading import View
+from broker.service.context import Broker, Caller
+from broker.service.exchange import known_worker, speaks_for
+from broker.service.transition import assignment_row, read_job
+from broker.store.contract import Tx
+from broker.wire.problems import ProblemCode, Refused
+from broker.wire.states import JobState
+from broker.wire.workers import LogSize
+
+MOST_IN_ONE_CHUNK = 1 << 20
+DEFAULT_LINES = 100
+FOLLOW_BYTES = 64 * 1024
+FOLLOW_LOOKS_AGAIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who offers bytes: checked like every other write of a worker."""
+
+    worker: str
+    epoch: int
+    job: int
+    attempt: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """What a holder may still write: any byte while live, up to what it declared once it has ended."""
+
+    final_size: int | None
+
+
+async def append(
+    broker: Broker, caller: Caller, holder: Holder, part: Part, offset: int, crc32: int, data: bytes
+) -> LogSize:
+    """Keep `data` at `offset`. What is there already is skipped; a gap is refused with the size to go on from.
+
+    Refused: `stale_assignment` and `lease_lost` by the fence, `bad_checksum`, `offset_gap`, `payload_too_large`.
+    Once the size that the holder declared is reached, the file is synced and `durable` says so.
+    """
+    if len(data) > MOST_IN_ONE_CHUNK:
+        raise Refused(ProblemCode.PAYLOAD_TOO_LARGE, f"a chunk is at most {MOST_IN_ONE_CHUNK} bytes")
+    if zlib.crc32(data) != crc32:
+        raise Refused(ProblemCode.BAD_CHECKSUM, "the bytes do not match their checksum", retryable=True)
+    gate = await broker.store.read(lambda tx: _gate(tx, caller, holder, part))
+    if gate.final_size is not None and offset + len(data) > gate.final_size:
+        raise Refused(ProblemCode.STALE_ASSIGNMENT, "these bytes lie beyond the size that was declared at the end")
+
+    def write() -> tuple[Appended, int]:
+        done = broker.logs.append(holder.job, holder.attempt, part, offset, data)
+        whole = gate.final_size is not None and done.size >= gate.final_size
+        return done, broker.logs.sync(holder.job, holder.attempt, part) if whole else 0
+
+    try:
+        done, durable = await anyio.to_thread.run_sync(write)
+    except Gap as gap:
+        raise Refused(
+            ProblemCode.OFFSET_GAP, f"the broker has {gap.size} bytes", size=gap.size, retryable=True
+        ) from None
+    broker.wake.log_grew(holder.job)
+    return LogSize(size=done.size, durable=durable, duplicate=done.duplicate)
+
+
+def _gate(tx: Tx, caller: Caller, holder: Holder, part: Part) -> _Gate:
+    if caller.worker != holder.worker:
+        speaks_for(tx, caller, holder.worker)
+    known_worker(tx, holder.worker, holder.epoch)
+    row = tx.one("assignment_of_job", job=holder.job, attempt=holder.attempt)
+    job = read_job(tx, holder.job)
+    if row is None or job is None or row["token"] != holder.token or row["worker"] != holder.worker:
+        raise Refused(ProblemCode.STALE_ASSIGNMENT, "this worker does not hold that assignment")
+    assignment = assignment_row(row)
+    final_size = assignment.final_size if part == "log" else assignment.final_index_size
+    stands = standing(job, assignment)
+    if stands is Standing.LIVE:
+        return _Gate(None)
+    if final_size is not None:
+        return _Gate(final_size)  # its own final report ended it: the tail may still come
+    if stands is Standing.LOST:
+        raise Refused(ProblemCode.LEASE_LOST, "the lease of this assignment was lost", hint="send the held list")
+    raise Refused(ProblemCode.STALE_ASSIGNMENT, "this assignment is over", hint="stop the process and drop the spool")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which part of the output. At most one of tail, head, grep and cursor leads; tail is the default."""
+
+    attempt: int | None = None
+    tail: int | None = None
+    head: int | None = None
+    grep: str | None = None
+    context: int = 0
+    cursor: int | None = None
+    stream: Literal["stdout", "stderr"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Text for reading. The rest says which bytes it covers, and where to go on."""
+
+    text: str
+    job: int
+    attempt: int
+    start: int
+    end: int
+    size: int
+    next_cursor: int
+    complete: bool
+
+
+async def show(broker: Broker, job: int, question: Question) -> Shown:
+    """Output for a reader with little room: cleaned, cut, with a last line that says how to go on."""
+    found = await broker.store.read(lambda tx: _found(tx, job, question.attempt))
+    if found.attempt == 0:
+        return Shown(f"[job {job}: no output yet; it is {found.state}]\n", job, 0, 0, 0, 0, 0, complete=False)
+
+    def read() -> tuple[rendering.Rendered, View]:
+        view = _view(broker, found, question)
+        rendered = rendering.render(
+            view, label=f"{job}.{found.attempt}", call=f"job_logs job={job}{_attempt(question)}"
+        )
+        return rendered, view
+
+    try:
+        rendered, view = await anyio.to_thread.run_sync(read)
+    except searching.BadPattern as error:
+        raise Refused(ProblemCode.INVALID_REQUEST, str(error), field="grep") from None
+    return Shown(
+        rendered.text, job, found.attempt, rendered.start, rendered.end, view.size, rendered.next_cursor, view.complete
+    )
+
+
+async def raw(broker: Broker, job: int, attempt: int | None, offset: int, limit: int) -> tuple[bytes, int, bool]:
+    """Exact bytes from `offset`; the size; and whether nothing will follow."""
+    found = await broker.store.read(lambda tx: _found(tx, job, attempt))
+    if found.attempt == 0:
+        return b"", 0, False
+
+    def read() -> tuple[bytes, int]:
+        return broker.logs.read(job, found.attempt, offset, limit), broker.logs.size(job, found.attempt)
+
+    data, size = await anyio.to_thread.run_sync(read)
+    return data, size, found.complete(size)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One assignment whose output is asked for. Attempt 0: there was none yet."""
+
+    job: int
+    attempt: int
+    state: JobState
+    newest: int
+    final_size: int | None
+    over: bool  # this assignment will write no more
+
+    def complete(self, size: int) -> bool:
+        return self.final_size is not None and size >= self.final_size
+
+
+def _found(tx: Tx, job: int, attempt: int | None) -> Found:
+    row = read_job(tx, job)
+    if row is None:
+        raise unknown_job(job)
+    wanted = attempt if attempt is not None else row.attempt
+    if wanted == 0:
+        return Found(job, 0, row.state, 0, None, row.state in TERMINAL)
+    assignment = tx.one("assignment_of_job", job=job, attempt=wanted)
+    if assignment is None:
+        raise Refused(
+            ProblemCode.UNKNOWN_ATTEMPT,
+            f"job {job} has no attempt {wanted}",
+            field="attempt",
+            hint=f"attempts so far: {row.attempt}",
+        )
+    live = assignment["state"] in ("pending", "acked", "started")
+    return Found(job, wanted, row.state, row.attempt, assignment["final_size"], not live)
+
+
+def unknown_job(job: int) -> Refused:
+    return Refused(ProblemCode.UNKNOWN_JOB, f"there is no job {job}", field="job", hint="job_list shows the ids")
+
+
+def _view(broker: Broker, found: Found, question: Question) -> View:
+    stream = Stream(question.stream) if question.stream else None
+    with broker.logs.opened(found.job, found.attempt) as snapshot:
+        complete = found.complete(snapshot.size)
+        if question.grep is not None:
+            request = searching.Request(
+                question.grep, question.context, question.cursor or 0, stream=stream, complete=complete
+            )
+            return searching.grep(snapshot, request)
+        if question.cursor is not None:
+            count = question.tail or question.head or DEFAULT_LINES
+            return reading.page(snapshot, question.cursor, count, stream=stream, complete=complete)
+        if question.head is not None:
+            return reading.head(snapshot, question.head, stream=stream, complete=complete)
+        return reading.tail(snapshot, question.tail or DEFAULT_LINES, stream=stream, complete=complete)
+
+
+def _attempt(question: Question) -> str:
+    return f" attempt={question.attempt}" if question.attempt is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some bytes of one stream. `end` is the offset to resume from, within `attempt`."""
+
+    attempt: int
+    start: int
+    end: int
+    stream: Stream
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Following is over: the job has ended, and all output that can come has come."""
+
+    state: JobState
+    exit_code: int | None
+    complete: bool
+
+
+async def follow(
+    broker: Broker, job: int, attempt: int, offset: int, gone: Callable[[], Awaitable[bool]], linger_s: float
+) -> AsyncIterator[Piece | End | None]:
+    """Output as it arrives, over all attempts from (`attempt`, `offset`) on; None is a sign of life.
+
+    Ends in every kind of end. After the job's end a missing tail is awaited for `linger_s`, no longer.
+    No transaction is open between two looks.
+    """
+    ended_at: float | None = None
+    with broker.wake.watch_jobs((job,)) as watch:
+        while not broker.wake.closed:
+            found = await broker.store.read(lambda tx: _found(tx, job, None))
+            if found.attempt == 0 and found.over:
+                yield End(found.state, None, complete=True)
+                return
+            attempt = attempt or min(1, found.attempt)
+            while attempt and attempt <= found.newest:
+                this = await broker.store.read(partial(_found, job=job, attempt=attempt))
+                async for piece in _pieces(broker, this, offset):
+                    offset = piece.end
+                    yield piece
+                size = await anyio.to_thread.run_sync(broker.logs.size, job, attempt)
+                if attempt == found.newest or not (this.over and (offset >= size)):
+                    break
+                attempt, offset = attempt + 1, 0
+            if found.state in TERMINAL and attempt in (0, found.newest):
+                ended_at = ended_at if ended_at is not None else broker.clock.boot_s()
+                complete = found.final_size is None or offset >= found.final_size
+                if complete or broker.clock.boot_s() - ended_at >= linger_s:
+                    yield await _end(broker, job, complete=complete)
+                    return
+            else:
+                ended_at = None
+            if not await watch.wait(min(FOLLOW_LOOKS_AGAIN_S, linger_s)):
+                if await gone():
+                    return
+                yield None
+
+
+async def _pieces(broker: Broker, found: Found, offset: int) -> AsyncIterator[Piece]:
+    """What is there beyond `offset`, in the order of arrival, as runs of one stream."""
+    while True:
+        pieces = await anyio.to_thread.run_sync(_next_pieces, broker, found, offset)
+        if not pieces:
+            return
+        for piece in pieces:
+            offset = piece.end
+            yield piece
+
+
+def _next_pieces(broker: Broker, found: Found, offset: int) -> list[Piece]:
+    with broker.logs.opened(found.job, found.attempt) as snapshot:
+        size = snapshot.size
+        runs = following.runs(snapshot, offset, FOLLOW_BYTES, whole=found.complete(size) or found.over)
+        return [
+            Piece(found.attempt, run.start, run.end, run.stream, snapshot.read(run.start, run.end - run.start))
+            for run in runs
+        ]
+
+
+async def _end(broker: Broker, job: int, *, complete: bool) -> End:
+    row = await broker.store.read(lambda tx: read_job(tx, job))
+    assert row is not None
+    return End(row.state, row.exit_code, complete)
+
+
+async def tail_text(broker: Broker, job: int, attempt: int, lines: int, budget: int) -> str | None:
+    """The last lines of an attempt, for the answer of a wait. None where nothing was written."""
+    if attempt == 0:
+        return None
+
+    def read() -> str | None:
+        with broker.logs.opened(job, attempt) as snapshot:
+            if snapshot.size == 0:
+                return None
+            view = reading.tail(snapshot, lines, complete=True)
+            return excerpt.excerpt(view, budget)
+
+    return await anyio.to_thread.run_sync(read)

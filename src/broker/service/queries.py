@@ -1,0 +1,242 @@
+"""What can be asked, and waiting for it. Reads never hold a transaction open while they wait."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import anyio.to_thread
+
+from broker.core.states import TERMINAL
+from broker.service import output, views
+from broker.service.context import Broker
+from broker.store.contract import Row, Tx
+from broker.wire.events import EventList, EventType
+from broker.wire.jobs import Assignment, Ended, Job, JobList, Reason, Waited
+from broker.wire.problems import ProblemCode, Refused
+from broker.wire.states import JobState
+from broker.wire.workers import WorkerList
+
+BEYOND_ALL_IDS = 1 << 62
+MOST_PENDING_SHOWN = 100
+MOST_ENDED_SHOWN = 50
+TAIL_LINES = 10
+TAIL_BUDGET = 200
+LOOKS_AGAIN_S = 5.0
+
+
+async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) -> Job:
+    """One job as it stands. Refused: `unknown_job`."""
+
+    def fn(tx: Tx) -> tuple[Job, list[Row], dict[str, object] | None]:
+        row = tx.one("job_view", job=job)
+        if row is None:
+            raise output.unknown_job(job)
+        view = views.job(tx, row)
+        if detail == "concise":
+            return view, [], None
+        spec = tx.one("spec_of_job", job=job)
+        assert spec is not None
+        return view, tx.all("assignments_of_job", job=job), json.loads(spec["json"])
+
+    view, rows, spec = await broker.store.read(fn)
+    size = await anyio.to_thread.run_sync(_size, broker, job, view.attempt)
+    view = view.model_copy(update={"log_bytes": size})
+    if detail == "concise":
+        return view
+    now_ms, listened = broker.clock.wall_ms(), broker.listening.now_ms()
+    assignments = [await _assignment(broker, row, listened, now_ms) for row in rows]
+    return view.model_copy(update={"spec": spec, "assignments": assignments})
+
+
+def _size(broker: Broker, job: int, attempt: int | None) -> int | None:
+    return broker.logs.size(job, attempt) if attempt else None
+
+
+async def _assignment(broker: Broker, row: Row, listened: int, now_ms: int) -> Assignment:
+    size = await anyio.to_thread.run_sync(broker.logs.size, row["job"], row["attempt"])
+    complete = None if row["final_size"] is None else size >= row["final_size"]
+    view = views.assignment(row, listened=listened, now_ms=now_ms)
+    return view.model_copy(update={"log_bytes": size, "log_complete": complete})
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    state: JobState | None = None
+    project: str | None = None
+    array: int | None = None
+    name: str | None = None
+
+
+async def list_jobs(broker: Broker, wanted: Filter, limit: int, cursor: str | None) -> JobList:
+    """A page of jobs, newest first, with counts per state. `cursor` comes from an earlier page."""
+    before = BEYOND_ALL_IDS if cursor is None else _cursor(cursor)
+    state = wanted.state.value if wanted.state else None
+
+    def fn(tx: Tx) -> JobList:
+        statement = "job_views" if state is None else "job_views_in_state"
+        rows = tx.all(
+            statement,
+            before=before,
+            state=state,
+            project=wanted.project,
+            array=wanted.array,
+            name=wanted.name,
+            limit=limit + 1,
+        )
+        jobs = [views.job(tx, row) for row in rows[:limit]]
+        counts = _counts(tx, wanted)
+        more = str(jobs[-1].id) if len(rows) > limit else None
+        return JobList(jobs=jobs, counts=counts, total=_total(tx, wanted, counts), next_cursor=more)
+
+    return await broker.store.read(fn)
+
+
+def _counts(tx: Tx, wanted: Filter) -> dict[str, int]:
+    if wanted.array is not None:
+        return {row["state"]: row["n"] for row in tx.all("counts_of_array", array=wanted.array)}
+    return {row["state"]: row["n"] for row in tx.all("counts", project=wanted.project)}
+
+
+def _total(tx: Tx, wanted: Filter, counts: dict[str, int]) -> int:
+    state = wanted.state.value if wanted.state else None
+    if wanted.name is not None:
+        row = tx.one("count_named", name=wanted.name, state=state, project=wanted.project, array=wanted.array)
+        return int(row["n"]) if row else 0
+    if wanted.array is not None and wanted.project is not None:
+        row = tx.one("count_of_array_in_project", array=wanted.array, state=state, project=wanted.project)
+        return int(row["n"]) if row else 0
+    return counts.get(state, 0) if state else sum(counts.values())
+
+
+def _cursor(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 18:
+        return int(text)
+    raise Refused(
+        ProblemCode.INVALID_REQUEST,
+        "this cursor is not one of ours",
+        field="cursor",
+        hint="pass next_cursor of the page before",
+    )
+
+
+async def wait(
+    broker: Broker,
+    jobs: list[int],
+    array: int | None,
+    mode: Literal["all", "any"],
+    timeout_s: float,
+    gone: Callable[[], Awaitable[bool]],
+) -> Waited:
+    """Wait until the jobs have ended, or any of them; at most `timeout_s`. Never changes a job."""
+    ids = await broker.store.read(lambda tx: _ids(tx, jobs, array))
+    deadline = broker.clock.boot_s() + timeout_s
+    with broker.wake.watch_jobs(ids) as watch:
+        while True:
+            rows = await broker.store.read(lambda tx: [tx.one("job_view", job=job) for job in ids])
+            ended = [row for row in rows if row is not None and JobState(row["state"]) in TERMINAL]
+            done = len(ended) == len(ids) if mode == "all" else bool(ended)
+            left_s = deadline - broker.clock.boot_s()
+            if done or left_s <= 0 or broker.wake.closed:
+                return await _waited(broker, rows, ended, done=done)
+            if not await watch.wait(min(left_s, LOOKS_AGAIN_S)) and await gone():
+                return await _waited(broker, rows, ended, done=done)
+
+
+def _ids(tx: Tx, jobs: list[int], array: int | None) -> list[int]:
+    ids = list(dict.fromkeys(jobs))
+    if array is not None:
+        members = [row["id"] for row in tx.all("jobs_of_array", array=array)]
+        if not members:
+            raise Refused(ProblemCode.UNKNOWN_JOB, f"there is no array {array}", field="array")
+        ids = list(dict.fromkeys(ids + members))
+    if not ids:
+        raise Refused(ProblemCode.INVALID_REQUEST, "name jobs: job (ids) or array", field="job")
+    for job in ids:
+        if tx.one("job_owner", job=job) is None:
+            raise output.unknown_job(job)
+    return ids
+
+
+async def _waited(broker: Broker, rows: list[Row | None], ended: list[Row], *, done: bool) -> Waited:
+    over = {row["id"] for row in ended}
+    pending = [row for row in rows if row is not None and row["id"] not in over]
+    return Waited(
+        done=done,
+        jobs=[
+            await _ended(broker, row, with_tail=len(ended) <= MOST_ENDED_SHOWN // 5) for row in ended[:MOST_ENDED_SHOWN]
+        ],
+        pending=[row["id"] for row in pending[:MOST_PENDING_SHOWN]] or None,
+        next=None if done else _next(pending),
+    )
+
+
+def _next(pending: list[Row]) -> str:
+    ids = ",".join(str(row["id"]) for row in pending[:5]) + ("…" if len(pending) > 5 else "")
+    states = ", ".join(sorted({row["state"] for row in pending}))
+    return f"not done: {states}. Call job_wait job=[{ids}] again; the jobs go on meanwhile."
+
+
+async def _ended(broker: Broker, row: Row, *, with_tail: bool) -> Ended:
+    duration = None if row["started_at"] is None else round((row["ended_at"] - row["started_at"]) / 1000, 3)
+    return Ended(
+        id=row["id"],
+        state=JobState(row["state"]),
+        exit_code=row["exit_code"],
+        reason=None if row["reason_code"] is None else Reason(code=row["reason_code"], message=row["reason"] or ""),
+        duration_s=duration,
+        log_tail=await output.tail_text(broker, row["id"], row["attempt"], TAIL_LINES, TAIL_BUDGET)
+        if with_tail
+        else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    type: EventType | None = None
+    job: int | None = None
+    project: str | None = None
+    worker: str | None = None
+    actor: str | None = None
+
+
+async def list_events(broker: Broker, since: int, wanted: EventFilter, limit: int) -> EventList:
+    """What happened after event `since`, in order. The same call with `next_cursor` goes on."""
+
+    def fn(tx: Tx) -> EventList:
+        kind = wanted.type.value if wanted.type else None
+        if wanted.job is not None:
+            rows = tx.all("events_of_job", job=wanted.job, since=since, type=kind, limit=limit)
+        else:
+            rows = tx.all(
+                "events",
+                since=since,
+                type=kind,
+                project=wanted.project,
+                worker=wanted.worker,
+                actor=wanted.actor,
+                limit=limit,
+            )
+        last = tx.one("last_event")
+        assert last is not None
+        # A full page goes on after its last event; a short one has seen all there is.
+        cursor = rows[-1]["seq"] if len(rows) == limit else max(since, last["seq"])
+        return EventList(events=[views.event(row) for row in rows], next_cursor=cursor)
+
+    return await broker.store.read(fn)
+
+
+async def last_event(broker: Broker) -> int:
+    """Where the story ends now."""
+
+    def fn(tx: Tx) -> int:
+        last = tx.one("last_event")
+        return int(last["seq"]) if last is not None else 0
+
+    return await broker.store.read(fn)
+
+
+async def list_workers(broker: Broker) -> WorkerList:
+    return await broker.store.read(lambda tx: WorkerList(workers=[views.worker(tx, row) for row in tx.all("workers")]))

@@ -1,0 +1,202 @@
+"""Who waits for what. Nothing here is durable, and nothing is true: a wake only says "look again".
+
+The store calls `Wake.heard` after each commit with the notices of its functions. A notice that comes
+between a reader's look at the tables and its waiting must not be lost: whoever waits takes a mark
+first, looks, and waits only while the mark stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+
+from broker.wire.workers import PollAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class JobChanged:
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobReady:
+    """A job is queued, or room became free: dispatch has something to look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopWanted:
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListVoid:
+    """An assignment of this worker expired: its parked poll may not claim on the old list."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """An event was written."""
+
+
+@dataclass(eq=False)
+class Parked:
+    """One parked poll. At most one per worker."""
+
+    worker: str
+    epoch: int
+    accept: bool
+    gone: Callable[[], Awaitable[bool]]
+    answer: asyncio.Future[PollAnswer | None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    claiming: bool = False
+
+    def resolve(self, answer: PollAnswer | None) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
+class Wake:
+    def __init__(self) -> None:
+        self._parked: dict[str, Parked] = {}
+        self._marks: Counter[str] = Counter()
+        self._ready = 0
+        self._dispatch = asyncio.Event()
+        self._jobs: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
+        self._anything: set[asyncio.Event] = set()
+        self.closed = False
+
+    # ---- what the store says
+
+    def heard(self, notices: Iterable[object]) -> None:
+        for notice in notices:
+            match notice:
+                case JobChanged(job):
+                    for event in self._jobs.get(job, ()):
+                        event.set()
+                case JobReady():
+                    self._ready += 1
+                    self._dispatch.set()
+                case StopWanted(worker):
+                    self._marks[worker] += 1
+                    self._let_go(worker)
+                case ListVoid(worker):
+                    self._marks[worker] += 1
+                    self._let_go(worker)
+                case Happened():
+                    for event in self._anything:
+                        event.set()
+                case _:
+                    raise TypeError(f"nobody waits for {notice!r}")
+
+    def log_grew(self, job: int) -> None:
+        """More output of this job is in the broker's files."""
+        for event in self._jobs.get(job, ()):
+            event.set()
+
+    # ---- parked polls
+
+    def mark(self, worker: str) -> tuple[int, int]:
+        """Take this before looking at the tables for `worker`."""
+        return self._marks[worker], self._ready
+
+    def park(self, poll: Parked, mark: tuple[int, int]) -> bool:
+        """Park this poll in place of an older one. False if something happened since the mark: look again."""
+        self.unpark_worker(poll.worker)
+        if self.closed or self._marks[poll.worker] != mark[0]:
+            return False
+        self._parked[poll.worker] = poll
+        if self._ready != mark[1]:
+            self._dispatch.set()
+        return True
+
+    def unpark(self, poll: Parked) -> None:
+        if self._parked.get(poll.worker) is poll:
+            del self._parked[poll.worker]
+
+    def unpark_worker(self, worker: str) -> None:
+        """Answer the parked poll of this worker with nothing: a newer one, or a newer epoch, is here."""
+        older = self._parked.pop(worker, None)
+        if older is not None and not older.claiming:
+            older.resolve(None)
+
+    def _let_go(self, worker: str) -> None:
+        self.unpark_worker(worker)
+
+    async def candidates(self) -> list[Parked]:
+        """Wait until dispatch has something to look at; the polls that may claim, longest parked first."""
+        await self._dispatch.wait()
+        self._dispatch.clear()
+        return [poll for poll in self._parked.values() if poll.accept]
+
+    def is_parked(self, poll: Parked) -> bool:
+        return self._parked.get(poll.worker) is poll
+
+    # ---- waiting for jobs and events
+
+    def watch_jobs(self, jobs: Iterable[int]) -> JobWatch:
+        return JobWatch(self, tuple(jobs))
+
+    def watch_events(self) -> EventWatch:
+        return EventWatch(self)
+
+    def close(self) -> None:
+        """Shutdown: everybody who waits looks again, and finds that the broker is closing."""
+        self.closed = True
+        for worker in list(self._parked):
+            self.unpark_worker(worker)
+        for events in [*self._jobs.values(), self._anything]:
+            for event in events:
+                event.set()
+
+
+class _Watch:
+    """A context in which changes are noticed; `wait` returns early when one came."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    async def wait(self, within_s: float) -> bool:
+        """True if something changed since the last call, or changes within `within_s`."""
+        try:
+            async with asyncio.timeout(max(0.0, within_s)):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
+
+
+class JobWatch(_Watch):
+    def __init__(self, wake: Wake, jobs: tuple[int, ...]) -> None:
+        super().__init__()
+        self._wake, self._ids = wake, jobs
+
+    def __enter__(self) -> JobWatch:
+        for job in self._ids:
+            self._wake._jobs[job].add(self._event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for job in self._ids:
+            events = self._wake._jobs[job]
+            events.discard(self._event)
+            if not events:
+                del self._wake._jobs[job]
+
+
+class EventWatch(_Watch):
+    def __init__(self, wake: Wake) -> None:
+        super().__init__()
+        self._wake = wake
+
+    def __enter__(self) -> EventWatch:
+        self._wake._anything.add(self._event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wake._anything.discard(self._event)
