@@ -21,9 +21,6 @@ LONGEST_DESCRIPTION = 2000
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 OUTSIDE: Mapping[str, str] = {
-    "/openapi.json": "the document itself",
-    "/docs": "a page for people, made from the document",
-    "/docs/oauth2-redirect": "part of that page",
     "/mcp": "the MCP endpoint: what it offers is derived from the document",
 }
 """Paths that are not in the document, each with the reason."""

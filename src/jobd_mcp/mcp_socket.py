@@ -11,7 +11,6 @@ import logging
 import re
 import socket
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from mcp.server.lowlevel import Server
@@ -122,17 +121,3 @@ class _Incoming:
         id_ = json.loads(found[1]) if found else None
         await self._outgoing.write(json.dumps({"jsonrpc": "2.0", "id": id_, "error": error}) + "\n")
         await self._outgoing.flush()
-
-
-def listening_socket(path: Path) -> socket.socket:
-    """A unix socket at `path` that only this user can open, from its first moment on."""
-    import os
-
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
-    try:
-        listening.bind(str(path))
-    finally:
-        os.umask(before)
-    listening.listen(128)
-    return listening

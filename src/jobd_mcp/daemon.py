@@ -1,0 +1,130 @@
+"""The broker as a process: `python -I -m jobd_mcp.daemon jobd broker [--with-worker]`.
+
+The two words are for people who look at `ps`. Exit codes: 0 stopped by a signal, 2 a setting is wrong, 75 another
+broker holds the state directory, 1 anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.wire.settings import BrokerSettings
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_LOCKED = 75
+
+
+def main(arguments: list[str]) -> int:
+    """The process's entry. `--detach`: go on in a process that is nobody's child (see `local`)."""
+    flags = [argument for argument in arguments if argument.startswith("--")]
+    if arguments[:2] != ["jobd", "broker"]:
+        sys.stderr.write("usage: python -I -m jobd_mcp.daemon jobd broker [--with-worker]\n")
+        return EXIT_USAGE
+    if "--detach" in flags and os.fork() > 0:
+        # Nothing was imported or opened yet that the other process would miss.
+        os._exit(0)
+    code = run(with_worker="--with-worker" in flags)
+    for flag in flags:
+        if flag.startswith("--status-fd="):
+            _last_word(int(flag.partition("=")[2]), code)
+    return code
+
+
+def run(*, with_worker: bool) -> int:
+    """A broker in this process, until SIGTERM or SIGINT; the exit code. `job broker` calls this too."""
+    from broker import places
+    from broker.wire.settings import BrokerSettings, ConfigurationError, load
+
+    try:
+        text = places.config_text(os.environ)
+        settings = load(BrokerSettings, os.environ, text, str(places.config_file(os.environ)))
+        return _run(settings, places.state_dir(settings.state_dir, os.environ), with_worker=with_worker)
+    except (ConfigurationError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILED
+
+
+def _run(settings: BrokerSettings, state: Path, *, with_worker: bool) -> int:
+    import asyncio
+
+    from broker.app import AlreadyRunning
+
+    configure_logging(settings.log_level)
+    os.umask(0o077)
+    try:
+        asyncio.run(_until_told(settings, state, with_worker=with_worker))
+    except AlreadyRunning as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_LOCKED
+    return 0
+
+
+async def _until_told(settings: BrokerSettings, state: Path, *, with_worker: bool) -> None:
+    import asyncio
+    import signal
+
+    from jobd_mcp.serve import serving
+    from jobd_mcp.supervision import SupervisedWorker
+
+    told = asyncio.Event()
+    for signal_ in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signal_, told.set)
+    async with serving(settings, state, dict(os.environ), restarts_worker=with_worker):
+        worker = SupervisedWorker(_worker_environment(state), state / "worker.log") if with_worker else None
+        if worker is not None:
+            worker.start()
+        try:
+            await told.wait()
+        finally:
+            if worker is not None:
+                await worker.stop()
+
+
+def _worker_environment(state: Path) -> dict[str, str]:
+    """The broker's own, for the worker of its own state directory."""
+    own = {name: value for name, value in os.environ.items() if name not in ("JOBD_URL", "JOBD_TOKEN")}
+    return own | {"JOBD_STATE_DIR": str(state)}
+
+
+def configure_logging(level: str) -> None:
+    """JSON lines on stderr, ours and the libraries' alike. Never a line on stdout."""
+    import logging
+
+    import structlog
+
+    number = logging.getLevelNamesMapping()[level.upper()]
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=False),
+        structlog.processors.format_exc_info,
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.processors.JSONRenderer()],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.JSONRenderer()],
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=max(number, logging.WARNING), handlers=[handler], force=True)
+
+
+def _last_word(descriptor: int, code: int) -> None:
+    """Tell whoever started us how it ended; nobody may be listening any more."""
+    with suppress(OSError):
+        os.write(descriptor, str(code).encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
