@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from worker.handle import Shim, ShimSpec, Started
@@ -74,6 +74,11 @@ class Shims:
             return ["process_group"]
         return ["subreaper", "cgroup_kill"] if self._groups else ["subreaper"]
 
+    @property
+    def zygote(self) -> int | None:
+        """Its pid, while there is one."""
+        return self._nursery.pid
+
     async def launch(self, spec: ShimSpec) -> Shim:
         """A shim that is prepared and listens; it executes nothing before `go`.
 
@@ -102,12 +107,13 @@ class Shims:
                 shims.append(shim)
         return shims
 
-    async def bell(self, wait_s: float) -> frozenset[str]:
-        """Names (`42.1`) of assignments with news since the last call; waits for some for at most `wait_s`.
+    @property
+    def bell(self) -> AsyncIterator[str]:
+        """Names (`42.1`) of assignments with news, as shims ring. Never ends.
 
-        A name may be missing: look at everything now and then.
+        A name may be missing, or come twice: it wakes, and files tell. Look at everything now and then.
         """
-        return await self._bell.rung(wait_s)
+        return self._bell.rung()
 
     async def aclose(self) -> None:
         """Let go of the zygote and the bell. Shims go on."""
@@ -196,19 +202,24 @@ class _Bell:
             os.close(self._fd)
         self._fd = self._loop = None
 
-    async def rung(self, wait_s: float) -> frozenset[str]:
+    async def rung(self) -> AsyncIterator[str]:
         self._listen()
-        await _wait(self._news, wait_s)
-        self._news.clear()
-        names, self._names = frozenset(self._names), set()
-        return names
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            names, self._names = self._names, set()
+            for name in names:
+                yield name
 
     async def rung_by(self, name: str, wait_s: float) -> None:
         """Wait for one; the others, and this, stay for `rung`."""
         self._listen()
         event = self._waiting.setdefault(name, asyncio.Event())
         try:
-            await _wait(event, wait_s)
+            async with asyncio.timeout(wait_s):
+                await event.wait()
+        except TimeoutError:
+            pass
         finally:
             self._waiting.pop(name, None)
 
@@ -226,12 +237,6 @@ class _Bell:
             self._news.set()
             if event := self._waiting.get(name):
                 event.set()
-
-
-async def _wait(event: asyncio.Event, wait_s: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(wait_s):
-            await event.wait()
 
 
 def _rename_to_new(draft: Path, directory: Path) -> None:
