@@ -102,17 +102,16 @@ class LogFiles:
     def sync(self, job: int, attempt: int, part: Part = "log") -> int:
         """Make what is kept survive a power loss; how many bytes that is at least."""
         try:
-            with self._file(job, attempt, part, os.O_RDONLY) as file:
-                size = os.fstat(file).st_size
-                os.fsync(file)
+            with self._directories(job, make=False) as directories:
+                with self._file(job, attempt, part, os.O_RDONLY) as file:
+                    size = os.fstat(file).st_size
+                    os.fsync(file)
+                for directory in directories:
+                    os.fsync(directory)
         except FileNotFoundError:
             return 0
-        for directory in (self._directory(job), self._directory(job).parent, self._root):
-            handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        except OSError as error:
+            raise _meaning(error) from error
         return size
 
     def read(self, job: int, attempt: int, offset: int, limit: int, part: Part = "log") -> bytes:
@@ -138,44 +137,56 @@ class LogFiles:
 
     def remove(self, job: int) -> None:
         """Delete all output of a job. A repeat does nothing."""
-        directory = self._directory(job)
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(directory):
-                (directory / name).unlink(missing_ok=True)
-            directory.rmdir()
+        with contextlib.suppress(FileNotFoundError), self._directories(job, make=False) as (_, thousand, own):
+            for name in os.listdir(own):
+                os.unlink(name, dir_fd=own)
+            os.rmdir(str(job), dir_fd=thousand)
 
     def _lock(self, job: int, attempt: int) -> threading.Lock:
         return self._locks[hash((job, attempt)) % _LOCKS]
 
-    def _directory(self, job: int) -> Path:
-        return self._root / str(int(job) // 1000) / str(int(job))
-
     @contextlib.contextmanager
     def _file(self, job: int, attempt: int, part: Part, flags: int) -> Iterator[int]:
-        """Path made of integers only; a link in the file's place is refused."""
-        path = self._directory(job) / f"{int(attempt)}.{_SUFFIX[part]}"
-        flags |= os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            handle = os.open(path, flags, 0o600)
-        except FileNotFoundError:
-            if not flags & os.O_CREAT:
-                raise
-            handle = _make(path, flags)
-        except OSError as error:
-            raise _meaning(error, path) from error
+        """The descriptor of a file whose path is made of integers only."""
+        with self._directories(job, make=bool(flags & os.O_CREAT)) as (*_, own):
+            handle = _open(f"{int(attempt)}.{_SUFFIX[part]}", flags, own)
         try:
             yield handle
         finally:
             os.close(handle)
 
+    @contextlib.contextmanager
+    def _directories(self, job: int, *, make: bool) -> Iterator[tuple[int, int, int]]:
+        """Descriptors of the root, of a thousand jobs and of this job, each opened below the one before."""
+        with contextlib.ExitStack() as stack:
+            root = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, root)
+            thousand = _directory(str(int(job) // 1000), root, make=make)
+            stack.callback(os.close, thousand)
+            own = _directory(str(int(job)), thousand, make=make)
+            stack.callback(os.close, own)
+            yield root, thousand, own
 
-def _make(path: Path, flags: int) -> int:
+
+def _directory(name: str, parent: int, *, make: bool) -> int:
+    if make:
+        try:
+            os.mkdir(name, mode=0o700, dir_fd=parent)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise _meaning(error) from error
+    return _open(name, os.O_RDONLY | os.O_DIRECTORY, parent)
+
+
+def _open(name: str, flags: int, directory: int) -> int:
+    """openat; a link in its place is refused. What is absent stays FileNotFoundError."""
     try:
-        path.parent.parent.mkdir(mode=0o700, exist_ok=True)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        return os.open(path, flags, 0o600)
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    except FileNotFoundError:
+        raise
     except OSError as error:
-        raise _meaning(error, path) from error
+        raise _meaning(error) from error
 
 
 def _write(file: int, end: int, data: memoryview) -> None:
@@ -187,7 +198,7 @@ def _write(file: int, end: int, data: memoryview) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.ftruncate(file, end)
-        raise _meaning(error, None) from error
+        raise _meaning(error) from error
 
 
 def _read(file: int | None, offset: int, limit: int) -> bytes:
@@ -203,7 +214,7 @@ def _read(file: int | None, offset: int, limit: int) -> bytes:
     return data
 
 
-def _meaning(error: OSError, path: Path | None) -> StorageFull | StorageFailed:
+def _meaning(error: OSError) -> StorageFull | StorageFailed:
     if error.errno in _NO_ROOM:
         return StorageFull("the disk of the broker's logs is full")
-    return StorageFailed(f"the log{f' {path}' if path else ''} can't be kept: {error.strerror}")
+    return StorageFailed(f"a log can't be kept or read: {error.strerror}")
