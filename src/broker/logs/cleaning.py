@@ -50,7 +50,7 @@ def shortened(cleaned: Clean, longest: int) -> str:
     missing = cleaned.missing_bytes + len(cleaned.text[longest:].encode())
     ending = f"…[+{missing} bytes]" if missing else ""
     if cleaned.rewrites:
-        ending += f" [{cleaned.rewrites} updates collapsed]"
+        ending += f" [{cleaned.rewrites} update{'s' if cleaned.rewrites > 1 else ''} collapsed]"
     return kept + ending
 
 

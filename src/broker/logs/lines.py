@@ -61,7 +61,7 @@ def start_of_last(snapshot: Snapshot, count: int, start: int, end: int, stream: 
     A newline at the very end closes the last line and begins none.
     """
     wanted = count + 1
-    first, at_end = start, True
+    at_end = True
     if count <= 0:
         return end, True
     for offset, data in _blocks_backward(snapshot, start, end, stream):
@@ -71,13 +71,12 @@ def start_of_last(snapshot: Snapshot, count: int, start: int, end: int, stream: 
         newlines = data.count(b"\n")
         if newlines < wanted:
             wanted -= newlines
-            first = offset
             continue
         at = len(data)
         for _ in range(wanted):
             at = data.rfind(b"\n", 0, at)
         return offset + at + 1, True
-    return first, start == 0 or at_end
+    return start, start == 0 or at_end
 
 
 def _blocks_backward(snapshot: Snapshot, start: int, end: int, stream: Stream | None) -> Iterable[tuple[int, bytes]]:
