@@ -35,7 +35,7 @@ def _no_nul(value: str) -> str:
 
 Name = Annotated[str, AfterValidator(_name)]
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_no_nul)]
-EnvName = Annotated[str, StringConstraints(pattern=_ENV_NAME.pattern)]
+EnvName = Annotated[str, StringConstraints(pattern=rf"^{_ENV_NAME.pattern}$")]
 
 
 class Frozen(BaseModel):

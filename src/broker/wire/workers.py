@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints
 
 from broker.wire.jobs import Frozen, JobSpec, Name, Text
 
-Uuid = Annotated[str, StringConstraints(pattern=r"[0-9a-f]{32}")]
+Uuid = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Short = Annotated[Text, StringConstraints(max_length=200)]
 Long = Annotated[Text, StringConstraints(max_length=2000)]
 
