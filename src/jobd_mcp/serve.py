@@ -25,13 +25,19 @@ from broker.wire.settings import BrokerSettings
 from jobd_mcp.calls import InProcess
 from jobd_mcp.mcp_socket import McpSocket
 from jobd_mcp.server import build, lowlevel
+from jobd_mcp.waiting import USUAL, Pace
 
 PATH = "/mcp"
 
 
 @asynccontextmanager
 async def serving(
-    settings: BrokerSettings, state: Path, environ: Mapping[str, str], *, restarts_worker: bool = False
+    settings: BrokerSettings,
+    state: Path,
+    environ: Mapping[str, str],
+    *,
+    restarts_worker: bool = False,
+    pace: Pace = USUAL,
 ) -> AsyncIterator[Broker]:
     """A whole broker, with MCP over HTTP and on its private socket. Raises what `run_broker` raises."""
     endpoints: list[McpEndpoint] = []
@@ -39,7 +45,7 @@ async def serving(
     @asynccontextmanager
     async def extend(app: FastAPI, broker: Broker) -> AsyncIterator[None]:
         app.state.restarts_worker = restarts_worker
-        endpoints.append(McpEndpoint(app, broker))
+        endpoints.append(McpEndpoint(app, broker, pace))
         yield
 
     async with run_broker(settings, state, environ, extend) as broker:
@@ -53,7 +59,7 @@ class McpEndpoint:
     """MCP for one app. Over HTTP the caller is whom the app's doorman let in; on the private socket it is the owner.
     Either way each tool call passes the app's routes as that caller."""
 
-    def __init__(self, app: FastAPI, broker: Broker) -> None:
+    def __init__(self, app: FastAPI, broker: Broker, pace: Pace) -> None:
         settings = broker.settings
         operator = Caller(actor=_owner(), scopes=frozenset({wire.Scope.OPERATOR}))
         server = build(
@@ -61,6 +67,7 @@ class McpEndpoint:
             InProcess(auth.Doorman(app, broker)),
             version=app.version,
             identity_of=lambda request: request.scope.get(auth.CALLER) if isinstance(request, Request) else operator,
+            pace=pace,
         )
         self._sessions = StreamableHTTPSessionManager(
             lowlevel(server),

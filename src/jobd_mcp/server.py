@@ -32,10 +32,15 @@ IdentityOf = Callable[[object | None], object | None]
 
 
 def build(
-    document: Schema, caller: Caller, *, version: str, identity_of: IdentityOf = lambda _request: None
+    document: Schema,
+    caller: Caller,
+    *,
+    version: str,
+    identity_of: IdentityOf = lambda _request: None,
+    pace: waiting.Pace = waiting.USUAL,
 ) -> MCPServer[dict[str, Any]]:
     """A server with one tool for each operation of the document that is one. It speaks both protocol eras."""
-    desk = _Desk(tools(document), caller, identity_of)
+    desk = _Desk(tools(document), caller, identity_of, pace)
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     server: MCPServer[dict[str, Any]] = MCPServer(
@@ -74,10 +79,13 @@ class _AsGiven(FuncMetadata):
 class _Desk:
     """Takes tool calls, passes them to the broker and words the answers."""
 
-    def __init__(self, operations: list[Operation], caller: Caller, identity_of: IdentityOf) -> None:
+    def __init__(
+        self, operations: list[Operation], caller: Caller, identity_of: IdentityOf, pace: waiting.Pace
+    ) -> None:
         self.operations = {operation.name: operation for operation in operations}
         self._caller = caller
         self._identity_of = identity_of
+        self._pace = pace
 
     def tool(self, operation: Operation) -> Tool:
         async def call(arguments: Mapping[str, Json], context: Context[dict[str, Any], Any]) -> CallToolResult:
@@ -119,7 +127,8 @@ class _Desk:
             with anyio.fail_after(limit_s):
                 async with AsyncExitStack() as stack:
                     if wait_s and "progress_token" in (context.request_context.meta or {}):
-                        await stack.enter_async_context(waiting.telling(context.report_progress, ask, meant, wait_s))
+                        telling = waiting.telling(context.report_progress, ask, meant, wait_s, self._pace)
+                        await stack.enter_async_context(telling)
                     answer = await ask(operation.name, meant)
         except TimeoutError:
             return results.too_slow(operation, limit_s).result()

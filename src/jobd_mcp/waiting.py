@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 
 import anyio
 
@@ -13,9 +14,19 @@ from jobd_mcp.operations import Operation
 from jobd_mcp.schemas import Json, as_list, as_object
 
 LIMIT = "timeout_s"
-FIRST_BEAT_S = 1.0
-BEAT_S = 5.0
 MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Pace:
+    """When progress is told. Clients give up on a silent call after 60 s, some after 15."""
+
+    first_s: float = 1.0
+    every_s: float = 5.0
+
+
+USUAL = Pace()
+
 
 Ask = Callable[[str, Mapping[str, Json]], Awaitable[Answer]]
 """Call an operation by name."""
@@ -31,17 +42,19 @@ def longest_wait_s(operation: Operation, arguments: Mapping[str, Json]) -> float
 
 
 @asynccontextmanager
-async def telling(tell: Tell, ask: Ask, arguments: Mapping[str, Json], limit_s: float) -> AsyncIterator[None]:
+async def telling(
+    tell: Tell, ask: Ask, arguments: Mapping[str, Json], limit_s: float, pace: Pace
+) -> AsyncIterator[None]:
     """While the body waits, `tell` says how the jobs stand: soon, then every few seconds, always rising."""
     began = anyio.current_time()
 
     async def beat() -> None:
-        await anyio.sleep(FIRST_BEAT_S)
+        await anyio.sleep(pace.first_s)
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             while True:
                 message = await _states(ask, arguments)
                 await tell(round(anyio.current_time() - began, 3), limit_s, message)
-                await anyio.sleep(BEAT_S)
+                await anyio.sleep(pace.every_s)
 
     failure: Exception | None = None
     async with anyio.create_task_group() as group:

@@ -1,0 +1,129 @@
+"""A real broker in this process, and the official client on each way in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from broker import places
+from broker.service.context import Broker
+from broker.wire.settings import BrokerSettings
+from jobd_mcp.operations import Request
+from jobd_mcp.serve import serving
+from jobd_mcp.unix_http import exchange
+from jobd_mcp.waiting import Pace
+
+ERAS = ("auto", "legacy")
+WAYS = ("stdio", "http")
+
+Connect = Callable[..., AbstractAsyncContextManager[Client]]
+
+
+@dataclass(frozen=True)
+class Running:
+    """A broker that answers: on its private sockets, and on TCP with a token for everything."""
+
+    broker: Broker
+    state: Path
+    url: str
+    token: str
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {"JOBD_STATE_DIR": str(self.state), "PATH": os.environ["PATH"], "HOME": str(self.state)}
+
+    @property
+    def sockets(self) -> tuple[Path, Path]:
+        return places.sockets(self.state, {})
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def running(state: Path) -> AsyncIterator[Running]:
+    port = free_port()
+    async with serving(
+        BrokerSettings(listen=[f"127.0.0.1:{port}"]), state, {}, pace=Pace(first_s=0.1, every_s=0.2)
+    ) as broker:
+        token = await token_of(state, "everything", ["operator"])
+        yield Running(broker, state, f"http://127.0.0.1:{port}", token)
+
+
+async def token_of(state: Path, name: str, scopes: list[str]) -> str:
+    import anyio
+
+    wish = Request("POST", "/v1/tokens", body=json.dumps({"name": name, "scopes": scopes}).encode())
+    status, answer = await anyio.to_thread.run_sync(exchange, places.sockets(state, {})[0], wish, 10)
+    assert status == 201, answer
+    assert isinstance(answer, dict)
+    return str(answer["token"])
+
+
+@pytest.fixture
+async def broker(state_dir: Path) -> AsyncIterator[Running]:
+    """In a task of its own: what opened a cancel scope has to close it, and fixtures end in another task."""
+    started: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
+    over = asyncio.Event()
+
+    async def life() -> None:
+        async with running(state_dir) as one:
+            started.set_result(one)
+            await over.wait()
+
+    task = asyncio.create_task(life())
+    await asyncio.wait({task, started}, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        await task
+    yield started.result()
+    over.set()
+    await task
+
+
+def console_script() -> str:
+    """The installed `jobd-mcp`."""
+    return str(Path(sys.executable).with_name("jobd-mcp"))
+
+
+def over_stdio(environ: dict[str, str]) -> StdioServerParameters:
+    return StdioServerParameters(command=console_script(), args=[], env=environ)
+
+
+@asynccontextmanager
+async def over_http(url: str, token: str, mode: str) -> AsyncIterator[Client]:
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(
+            httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60, trust_env=False)
+        )
+        transport = streamable_http_client(f"{url}/mcp", http_client=http)
+        yield await stack.enter_async_context(Client(transport, mode=mode))
+
+
+@pytest.fixture(params=[(way, era) for way in WAYS for era in ERAS], ids="-".join)
+def connect(request: pytest.FixtureRequest, broker: Running) -> Connect:
+    """Opens a client of the broker: each way in, in each protocol era. The same tests for all."""
+    way, era = request.param
+
+    def opened() -> AbstractAsyncContextManager[Client]:
+        if way == "http":
+            return over_http(broker.url, broker.token, era)
+        return Client(over_stdio(broker.environ), mode=era)
+
+    return opened
