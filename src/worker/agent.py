@@ -8,18 +8,19 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 import anyio.abc
 import structlog
 
-from broker.client import BrokerClient
 from broker.wire.workers import Delivery, Held, Registration, Stop, Verdict
+from worker import exchange, spool
 from worker.admission import Ground, has_room
 from worker.assignment import Assignment, Desk
 from worker.exchange import Exchange, MustEnd
 from worker.home import Home
-from worker.shims import Shim, Shims
+from worker.shims import Shims
 from worker.spool import Key, Spool
 
 log = structlog.get_logger("worker.agent")
@@ -27,6 +28,10 @@ log = structlog.get_logger("worker.agent")
 LAST_WORD_S = 1.0
 EXIT_OK = 0
 EXIT_MUST_END = 3
+
+
+class Broker(exchange.Broker, spool.Broker, Protocol):
+    """The broker as a worker speaks with it: `broker.client.BrokerClient` is one."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Setup:
 class Agent:
     """Holds the assignments of one worker. `run()` returns the exit code."""
 
-    def __init__(self, home: Home, shims: Shims, broker: BrokerClient, setup: Setup) -> None:
+    def __init__(self, home: Home, shims: Shims, broker: Broker, setup: Setup) -> None:
         self._shims = shims
         self._home = home
         self._held: dict[Key, Assignment] = {}
@@ -108,9 +113,9 @@ class Agent:
         found = self._shims.found()
         for shim in found:
             self._begin(Assignment.resumed(self._desk, shim))
-        self._home.remove_scratch_except(_name(shim) for shim in found)
+        self._home.remove_scratch_except(shim.name for shim in found)
         if found:
-            log.info("found what an earlier start left", assignments=[_name(shim) for shim in found])
+            log.info("found what an earlier start left", assignments=[shim.name for shim in found])
 
     def _begin(self, assignment: Assignment) -> None:
         assert self._lives is not None, "assignments begin while the worker runs"
@@ -123,11 +128,12 @@ class Agent:
         self._exchange.nudge()
 
     async def _hear_the_bell(self) -> None:
-        async for key in self._shims.bell:
+        """The bell only wakes; whoever waits for a file looks at it now and then anyway."""
+        async for name in self._shims.bell:
+            key = _key(name)
             self._spool.news(key)
-            assignment = self._held.get(key)
-            if assignment is not None:
-                assignment.wake()
+            if key in self._held:
+                self._held[key].wake()
 
     async def _renew_forever(self) -> None:
         while True:
@@ -144,8 +150,10 @@ class Agent:
                 return
 
 
-def _name(shim: Shim) -> str:
-    return f"{shim.job}.{shim.attempt}"
+def _key(name: str) -> Key:
+    """42.1 → (42, 1). What is garbled names nothing."""
+    job, _, attempt = name.partition(".")
+    return (int(job), int(attempt)) if job.isdecimal() and attempt.isdecimal() else (0, 0)
 
 
 def _first(group: BaseExceptionGroup[MustEnd]) -> BaseException:

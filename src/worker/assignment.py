@@ -7,8 +7,7 @@ epoch begins again from the files with `resumed()`.
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
@@ -24,7 +23,6 @@ from broker.wire.workers import (
     Final,
     Finish,
     Held,
-    Outcome,
     Phase,
     Registered,
     Start,
@@ -38,13 +36,15 @@ from worker.environment import Identity, Places, environment
 from worker.exchange import Exchange
 from worker.home import Home
 from worker.process.clock import boot_s
-from worker.shims import Shim, Shims, ShimSpec
+from worker.shims import LaunchError, Shim, Shims, ShimSpec
 from worker.spool import Output, Spool
 
 log = structlog.get_logger("worker.assignment")
 
 LOOK_S = 0.5
 """How often a shim's files are looked at without a word from it: the bell only wakes."""
+DEFAULT_LEASE_S = 60.0
+"""Of a shim whose records don't say it."""
 LATE_GO_S = 1.0
 """How long after the deadline of a `go` its start may still become visible; then an ack is asked for again."""
 
@@ -107,13 +107,15 @@ class Assignment:
     @classmethod
     def resumed(cls, desk: Desk, shim: Shim) -> Assignment:
         """What an earlier epoch left: alive, or ended and perhaps not reported."""
-        extra = shim.spec.extra
         terms = Terms(
-            OnWorkerLost(shim.spec.on_worker_lost), float(extra["lease_s"]), float(extra["exclusive_lease_s"])
+            shim.spec.on_worker_lost,
+            _seconds(shim.spec.extra, "lease_s"),
+            _seconds(shim.spec.extra, "exclusive_lease_s"),
         )
         self = cls(desk, shim.job, shim.attempt, shim.token, terms)
         self._shim = shim
-        self._released, self.phase = True, Phase.RUNNING  # or may be: the shim has yet to be asked
+        self._released = True  # or may be: the shim has yet to be asked
+        self.phase = Phase.RUNNING if shim.started() else Phase.PREPARING
         return self
 
     # What others see and say.
@@ -164,12 +166,12 @@ class Assignment:
             case VerdictWord.LEASE_LOST:
                 self._lost = self._lost or not self._released
             case VerdictWord.STALE_ASSIGNMENT:
-                self._stale()
+                self._give_up()
             case _:
                 assert_never(verdict.verdict)
         self.wake()
 
-    def _stale(self) -> None:
+    def _give_up(self) -> None:
         if self.stale:
             return
         self._log.warning("the broker says that this assignment is over: stopping what runs")
@@ -216,10 +218,10 @@ class Assignment:
         try:
             if self._shim is None:
                 self._shim = await self._launch(await self._admit())
-                executed = await self._release(self._shim)
+                await self._release(self._shim)
             else:
-                executed = await self._executed_before(self._shim)
-            final = await self._follow(self._shim) if executed else Final(outcome=Outcome.NEVER_EXECUTED)
+                await self._shim.closed_for_good()  # what was not executed by now never will be; the rest goes on
+            final = await self._follow(self._shim)
         except Refusal as refusal:
             self._log.info("refused", code=refusal.code, reason=str(refusal))
             final = refusal.final()
@@ -246,11 +248,11 @@ class Assignment:
                     cwd=str(places.cwd),
                     grace_s=delivery.spec.checkpoint_grace_s,
                     linger_s=self._desk.linger_s,
-                    on_worker_lost=self._terms.policy.value,
+                    on_worker_lost=self._terms.policy,
                     extra={"lease_s": self._terms.lease_s, "exclusive_lease_s": self._terms.exclusive_lease_s},
                 )
             )
-        except OSError as error:
+        except (LaunchError, OSError) as error:
             raise Refusal(
                 "launcher_failed", f"no process could be prepared on {self._desk.ground.host}: {error}"
             ) from error
@@ -263,8 +265,8 @@ class Assignment:
         checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
         return Places(scratch, checkpoints, admitted.cwd or scratch)
 
-    async def _release(self, shim: Shim) -> bool:
-        """Let it execute, by an accepted ack for this very shim and only while that lease holds. False: it never will.
+    async def _release(self, shim: Shim) -> None:
+        """Let it execute, by an accepted ack for this very shim and only while that lease holds; else close it.
 
         Until the ack is accepted the assignment is `pending`, and must be acked within its own short lease.
         """
@@ -272,53 +274,45 @@ class Assignment:
         give_up_boot_s: float | None = boot_s() + self._delivery.lease_s
         if self._terms.policy is not OnWorkerLost.ORPHAN:
             self._until(boot_s() + self._terms.lease_s)  # if this worker dies now, the shim must not wait for ever
-        name = uuid.uuid4().hex
-        while not (self.stopping or self.stale or self._lost):
-            answer = await self._acked(name, give_up_boot_s)
-            if answer is None or answer.ended or answer.word not in (VerdictWord.ACCEPTED, VerdictWord.DUPLICATE):
+        while not self._unwanted:
+            answer = await self._acked(shim, give_up_boot_s)
+            if answer is None or not answer.permits or self._unwanted:
                 break
-            if self.stopping or self.stale:
-                break
-            give_up_boot_s = None  # acked: from here on only the broker ends it
+            give_up_boot_s = None  # acked: from here on only the broker's word ends it
             if self._terms.policy is OnWorkerLost.REQUEUE_EXCLUSIVE:
                 self._until(answer.sent_boot_s + self._terms.exclusive_lease_s)
             deadline_boot_s = answer.sent_boot_s + self._terms.lease_s
             if boot_s() >= deadline_boot_s:
                 continue
-            self._released, self.phase = True, Phase.RUNNING
+            self._released = True
             shim.go(deadline_boot_s)
             if await self._seen_to_start(shim, deadline_boot_s + LATE_GO_S):
-                return True
+                return
             self._log.warning("not started within its lease; asking again")
-        return await self._executed_before(shim)
+        await shim.closed_for_good()
 
-    async def _acked(self, shim_name: str, give_up_boot_s: float | None) -> _Answer | None:
+    @property
+    def _unwanted(self) -> bool:
+        return self.stopping is not None or self.stale or self._lost
+
+    async def _acked(self, shim: Shim, give_up_boot_s: float | None) -> _Answer | None:
         """The verdict on an ack; None if there was none in time, or if it is no longer wanted."""
         answers: list[_Answer] = []
 
         def heard(verdict: Verdict, sent_boot_s: float) -> None:
-            answers.append(_Answer(verdict.verdict, bool(verdict.ended), sent_boot_s))
+            answers.append(_Answer(verdict, sent_boot_s))
+            if verdict.verdict is VerdictWord.STALE_ASSIGNMENT:
+                self._give_up()
             self.wake()
 
-        ack = Ack(kind="ack", job=self.job, attempt=self.attempt, token=self.token, shim=shim_name)
+        ack = Ack(kind="ack", job=self.job, attempt=self.attempt, token=self.token, shim=shim.id)
         self._desk.exchange.post(ack, heard)
-        await self._wait(lambda: bool(answers or self.stopping or self.stale or self._lost), give_up_boot_s)
+        await self._wait(lambda: bool(answers) or self._unwanted, give_up_boot_s)
         self._desk.exchange.withdraw(self.job, self.attempt)
-        if answers and answers[0].word is VerdictWord.STALE_ASSIGNMENT:
-            self._stale()
         return answers[0] if answers else None
 
     async def _seen_to_start(self, shim: Shim, limit_boot_s: float) -> bool:
         return await self._wait(lambda: shim.started() is not None or shim.final() is not None, limit_boot_s)
-
-    async def _executed_before(self, shim: Shim) -> bool:
-        """Whether the command was ever executed. If not, it never will be: the shim is closed for good first."""
-        if shim.started() is None:
-            shim.close()
-            if await shim.closed_for_good():
-                return False
-        self._released, self.phase = True, Phase.RUNNING
-        return True
 
     async def _follow(self, shim: Shim) -> Final:
         """Bring its output and its start to the broker, until the whole tree is gone."""
@@ -329,9 +323,8 @@ class Assignment:
         self._pass_on_stops(shim)
         told = False
         while (final := shim.final()) is None:
-            started = shim.started()
-            if started is not None and not told:
-                told = True
+            if not told and (started := shim.started()) is not None:
+                told, self.phase = True, Phase.RUNNING
                 start = Start(kind="start", job=self.job, attempt=self.attempt, token=self.token, pid=started.pid)
                 self._desk.exchange.post(start, self.heard)
             await self._pause()
@@ -345,7 +338,7 @@ class Assignment:
             self._desk.exchange.post(finish, self.heard)
             # Again after a heartbeat if the verdict was lease_lost: the list goes on to carry the end as well.
             await self._wait(lambda: self.accepted or self.stale, boot_s() + self._desk.exchange.heartbeat_s)
-        if self._shim is not None and final.outcome is not Outcome.NEVER_EXECUTED and not self.stale:
+        if self._shim is not None and not self.stale:
             fate = await self._desk.spool.settled(self.key, final.final_size, final.final_index_size)
             self._log.info("ended", outcome=final.outcome.value, exit_code=final.exit_code, log=fate.value)
 
@@ -375,6 +368,17 @@ class Assignment:
 
 @dataclass(frozen=True)
 class _Answer:
-    word: VerdictWord
-    ended: bool
+    """What was said to an ack, and when that ack was sent: the lease counts from there."""
+
+    verdict: Verdict
     sent_boot_s: float
+
+    @property
+    def permits(self) -> bool:
+        """`duplicate` is permission too, but not for what has ended."""
+        return self.verdict.verdict in (VerdictWord.ACCEPTED, VerdictWord.DUPLICATE) and not self.verdict.ended
+
+
+def _seconds(extra: Mapping[str, object], name: str) -> float:
+    value = extra.get(name)
+    return float(value) if isinstance(value, int | float) else DEFAULT_LEASE_S

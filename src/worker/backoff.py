@@ -18,7 +18,7 @@ class Backoff:
     failures: int = 0
 
     def next_s(self) -> float:
-        ceiling = min(self.longest_s, self.first_s * 2 ** min(self.failures, 30))
+        ceiling: float = min(self.longest_s, self.first_s * 2 ** min(self.failures, 30))
         self.failures += 1
         return ceiling * self.chance.uniform(0.5, 1.0)
 

@@ -49,6 +49,7 @@ class Broker(Protocol):
         stream: StreamName,
         offset: int,
         data: bytes,
+        /,
     ) -> LogSize: ...
 
 

@@ -5,63 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from broker.client import Unreachable
 from broker.wire.problems import ProblemCode, Refused
-from broker.wire.workers import LogSize
+from support.scripted_broker import ScriptedBroker
 from support.waiting import eventually
 from worker.spool import CHUNK_BYTES, Fate, Output, Spool, StreamName
 
 KEY = (1, 1)
 
 
-@dataclass
-class Store:
-    """Keeps bytes by offset as the protocol says: what is there is skipped, a gap is refused."""
-
-    kept: dict[tuple[int, StreamName], bytearray] = field(default_factory=lambda: defaultdict(bytearray))
-    before: Callable[[int, StreamName, int], None] = lambda job, stream, offset: None
-    after: Callable[[int, StreamName, int], None] = lambda job, stream, offset: None
-    durable_lag: int = 0
-    calls: list[tuple[int, StreamName, int, int]] = field(default_factory=list)
-    delay_s: float = 0.0
-
-    async def put_log(
-        self,
-        worker_id: str,
-        job: int,
-        attempt: int,
-        token: str,
-        epoch: int,
-        stream: StreamName,
-        offset: int,
-        data: bytes,
-    ) -> LogSize:
-        self.calls.append((job, stream, offset, len(data)))
-        await asyncio.sleep(self.delay_s)
-        self.before(job, stream, offset)
-        kept = self.kept[job, stream]
-        if offset > len(kept):
-            raise Refused(ProblemCode.OFFSET_GAP, "a gap", size=len(kept))
-        duplicate = offset + len(data) <= len(kept)
-        kept += data[len(kept) - offset :]
-        self.after(job, stream, offset)
-        return LogSize(size=len(kept), durable=max(0, len(kept) - self.durable_lag), duplicate=duplicate)
+@pytest.fixture
+def store() -> ScriptedBroker:
+    return ScriptedBroker()
 
 
 @pytest.fixture
-def store() -> Store:
-    return Store()
-
-
-@pytest.fixture
-async def spool(store: Store):
+async def spool(store: ScriptedBroker):
     spool = Spool(store, "a" * 32, 1, lambda refusal: None)
     running = asyncio.create_task(spool.run())
     yield spool
@@ -80,7 +43,9 @@ def write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-async def test_output_arrives_byte_for_byte_whatever_bytes_they_are(store: Store, spool: Spool, tmp_path: Path) -> None:
+async def test_output_arrives_byte_for_byte_whatever_bytes_they_are(
+    store: ScriptedBroker, spool: Spool, tmp_path: Path
+) -> None:
     data = os.urandom(3 * CHUNK_BYTES + 17) + b"\xff\x00\xe2\x82"
     out = output(tmp_path)
     spool.follow(out)
@@ -90,11 +55,11 @@ async def test_output_arrives_byte_for_byte_whatever_bytes_they_are(store: Store
     spool.news(KEY)
     assert await asyncio.wait_for(spool.settled(KEY, len(data), 48), 10) is Fate.DURABLE
     assert bytes(store.kept[1, "log"]) == data
-    assert max(length for *_, length in store.calls) <= CHUNK_BYTES
+    assert max(length for *_, length in store.chunks) <= CHUNK_BYTES
 
 
 async def test_a_line_is_sent_within_a_tenth_of_a_second_of_the_bell(
-    store: Store, spool: Spool, tmp_path: Path
+    store: ScriptedBroker, spool: Spool, tmp_path: Path
 ) -> None:
     out = output(tmp_path)
     spool.follow(out)
@@ -103,7 +68,7 @@ async def test_a_line_is_sent_within_a_tenth_of_a_second_of_the_bell(
     await eventually(lambda: store.kept[1, "log"] == b"hello\n", within_s=0.4, every_s=0.005)
 
 
-async def test_output_is_found_without_a_bell(store: Store, spool: Spool, tmp_path: Path) -> None:
+async def test_output_is_found_without_a_bell(store: ScriptedBroker, spool: Spool, tmp_path: Path) -> None:
     out = output(tmp_path)
     spool.follow(out)
     write(out.log, b"unheard\n")
@@ -111,7 +76,7 @@ async def test_output_is_found_without_a_bell(store: Store, spool: Spool, tmp_pa
 
 
 async def test_lost_requests_and_lost_answers_leave_no_gap_and_no_double(
-    store: Store, spool: Spool, tmp_path: Path
+    store: ScriptedBroker, spool: Spool, tmp_path: Path
 ) -> None:
     chance = random.Random(7)
 
@@ -119,7 +84,7 @@ async def test_lost_requests_and_lost_answers_leave_no_gap_and_no_double(
         if chance.random() < 0.4:
             raise Unreachable("lost")
 
-    store.before = store.after = fail
+    store.before_append = store.after_append = fail
     data = os.urandom(2 * CHUNK_BYTES)
     out = output(tmp_path)
     write(out.log, data)
@@ -134,7 +99,7 @@ async def test_lost_requests_and_lost_answers_leave_no_gap_and_no_double(
     assert bytes(store.kept[1, "log"]) == data
 
 
-async def test_a_broker_that_lost_its_tail_gets_it_again(store: Store, spool: Spool, tmp_path: Path) -> None:
+async def test_a_broker_that_lost_its_tail_gets_it_again(store: ScriptedBroker, spool: Spool, tmp_path: Path) -> None:
     out = output(tmp_path)
     write(out.log, b"0123456789")
     spool.follow(out)
@@ -146,7 +111,7 @@ async def test_a_broker_that_lost_its_tail_gets_it_again(store: Store, spool: Sp
     assert store.kept[1, "log"] == b"0123456789ab"
 
 
-async def test_a_new_epoch_goes_on_from_the_brokers_size(store: Store, spool: Spool, tmp_path: Path) -> None:
+async def test_a_new_epoch_goes_on_from_the_brokers_size(store: ScriptedBroker, spool: Spool, tmp_path: Path) -> None:
     data = os.urandom(2 * CHUNK_BYTES)
     store.kept[1, "log"] += data[: CHUNK_BYTES + 5]
     out = output(tmp_path, resumed=True)
@@ -154,28 +119,30 @@ async def test_a_new_epoch_goes_on_from_the_brokers_size(store: Store, spool: Sp
     spool.follow(out)
     assert await asyncio.wait_for(spool.settled(KEY, len(data), 0), 10) is Fate.DURABLE
     assert bytes(store.kept[1, "log"]) == data
-    sent = sum(length for _, stream, _, length in store.calls if stream == "log")
+    sent = sum(length for _, stream, _, length in store.chunks if stream == "log")
     assert sent == CHUNK_BYTES - 5
 
 
-async def test_it_is_settled_only_when_it_is_on_the_brokers_disk(store: Store, spool: Spool, tmp_path: Path) -> None:
+async def test_it_is_settled_only_when_it_is_on_the_brokers_disk(
+    store: ScriptedBroker, spool: Spool, tmp_path: Path
+) -> None:
     store.durable_lag = 3
     out = output(tmp_path)
     write(out.log, b"0123456789")
     spool.follow(out)
     settled = asyncio.create_task(spool.settled(KEY, 10, 0))
     await eventually(lambda: len(store.kept[1, "log"]) == 10)
-    await eventually(lambda: len(store.calls) > 3)  # it goes on asking
+    await eventually(lambda: len(store.chunks) > 3)  # it goes on asking
     assert not settled.done()
     store.durable_lag = 0
     assert await asyncio.wait_for(settled, 5) is Fate.DURABLE
 
 
-async def test_what_a_stale_owner_sends_is_given_up(store: Store, spool: Spool, tmp_path: Path) -> None:
+async def test_what_a_stale_owner_sends_is_given_up(store: ScriptedBroker, spool: Spool, tmp_path: Path) -> None:
     def refuse(job: int, stream: StreamName, offset: int) -> None:
         raise Refused(ProblemCode.STALE_ASSIGNMENT, "another has it")
 
-    store.before = refuse
+    store.before_append = refuse
     out = output(tmp_path)
     write(out.log, b"x")
     spool.follow(out)
@@ -183,7 +150,7 @@ async def test_what_a_stale_owner_sends_is_given_up(store: Store, spool: Spool, 
 
 
 async def test_after_a_lost_lease_output_is_kept_and_sent_when_it_is_wanted_again(
-    store: Store, spool: Spool, tmp_path: Path
+    store: ScriptedBroker, spool: Spool, tmp_path: Path
 ) -> None:
     lost = True
 
@@ -191,37 +158,37 @@ async def test_after_a_lost_lease_output_is_kept_and_sent_when_it_is_wanted_agai
         if lost:
             raise Refused(ProblemCode.LEASE_LOST, "reconcile first", retryable=True)
 
-    store.before = refuse
+    store.before_append = refuse
     out = output(tmp_path)
     write(out.log, b"kept")
     spool.follow(out)
-    await eventually(lambda: store.calls)
+    await eventually(lambda: store.chunks)
     lost = False
     assert await asyncio.wait_for(spool.settled(KEY, 4, 0), 10) is Fate.DURABLE
 
 
 async def test_a_job_that_writes_without_end_does_not_delay_anothers_line(
-    store: Store, spool: Spool, tmp_path: Path
+    store: ScriptedBroker, spool: Spool, tmp_path: Path
 ) -> None:
-    store.delay_s = 0.02
+    store.append_s = 0.02
     for job in range(10, 18):
         big = output(tmp_path, job)
         big.log.write_bytes(b"")
         os.truncate(big.log, 200 * CHUNK_BYTES)
         spool.follow(big)
-    await eventually(lambda: len(store.calls) > 10)
+    await eventually(lambda: len(store.chunks) > 10)
     small = output(tmp_path)
     spool.follow(small)
     write(small.log, b"me too\n")
-    calls_before = len(store.calls)
+    calls_before = len(store.chunks)
     spool.news(KEY)
     await eventually(lambda: store.kept[1, "log"] == b"me too\n", within_s=5, every_s=0.005)
-    assert len(store.calls) - calls_before < 40
+    assert len(store.chunks) - calls_before < 40
     for job in range(10, 18):
         spool.forget((job, 1))
 
 
-async def test_a_chatty_job_costs_no_request_a_line(store: Store, spool: Spool, tmp_path: Path) -> None:
+async def test_a_chatty_job_costs_no_request_a_line(store: ScriptedBroker, spool: Spool, tmp_path: Path) -> None:
     out = output(tmp_path)
     spool.follow(out)
     for number in range(100):
@@ -229,11 +196,11 @@ async def test_a_chatty_job_costs_no_request_a_line(store: Store, spool: Spool, 
         spool.news(KEY)
         await asyncio.sleep(0.005)
     await spool.settled(KEY, out.log.stat().st_size, 0)
-    assert len([call for call in store.calls if call[1] == "log"]) < 40
+    assert len([call for call in store.chunks if call[1] == "log"]) < 40
 
 
 async def test_a_spool_that_a_power_cut_shortened_is_sent_as_far_as_it_goes(
-    store: Store, spool: Spool, tmp_path: Path
+    store: ScriptedBroker, spool: Spool, tmp_path: Path
 ) -> None:
     out = output(tmp_path)
     write(out.log, b"half")

@@ -17,7 +17,7 @@ from broker.places import machine_id
 class Machine:
     host: str
     identity: str
-    """Machine and boot. A cloned state directory shows, since no two running machines share it."""
+    """`machine:boot`. A cloned state directory shows, since no two running machines share it."""
     platform: str
     cores: float
 
@@ -26,7 +26,7 @@ def look() -> Machine:
     host = platform.node() or "localhost"
     return Machine(
         host=host[:200],
-        identity=f"{machine_id()}-{_boot_id()}",
+        identity=f"{machine_id()}:{_boot_id()}",
         platform=f"{platform.system().lower()}-{platform.machine().lower()}"[:200],
         cores=_cores(),
     )
