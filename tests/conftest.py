@@ -57,3 +57,14 @@ def state_dir(short_dir: Path) -> Iterator[Path]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for said, count in absent.items():
         terminalreporter.write_line(f"{count} skipped: {said}")
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -246,7 +246,11 @@ Extension = Callable[[FastAPI, Broker], AbstractAsyncContextManager[None]]
 
 @asynccontextmanager
 async def run_broker(
-    settings: BrokerSettings, state: Path, environ: Mapping[str, str], extend: Extension | None = None
+    settings: BrokerSettings,
+    state: Path,
+    environ: Mapping[str, str],
+    extend: Extension | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Broker]:
     """A whole broker that answers on its sockets. `extend` may add to the app before it serves.
 
@@ -254,7 +258,7 @@ async def run_broker(
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(state_lock(state))
-        broker = await stack.enter_async_context(open_broker(settings, state))
+        broker = await stack.enter_async_context(open_broker(settings, state, clock))
         app = create_app(broker)
         listeners = bind(settings, state, environ)
         if extend is not None:

@@ -375,7 +375,9 @@ class _Exchange:
                 word = self._held_live(entry, held, renewed)
             case Standing.LOST:
                 word = self._held_lost(entry, held)
-            case Standing.ENDED | Standing.STALE:
+            case Standing.ENDED:
+                word = VerdictWord.DUPLICATE  # its own report, accepted, said that the tree is gone
+            case Standing.STALE:
                 word = self._held_over(entry, held)
             case _:
                 assert_never(entry.standing)

@@ -1,0 +1,134 @@
+"""What a final report, or a loss, means: policies, stops, and who decides that a stop is confirmed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.core.ending import final_cause, loss, reason_of
+from broker.core.fence import Standing, standing
+from broker.core.rows import StopKind
+from broker.core.states import Cause
+from broker.wire.states import AssignmentState as A
+from broker.wire.states import JobState as J
+from broker.wire.states import OnWorkerLost
+from broker.wire.workers import Final, Outcome
+from support.rows import STOP, assignment, job
+
+EXIT_0 = Final(outcome=Outcome.EXITED, exit_code=0)
+EXIT_3 = Final(outcome=Outcome.EXITED, exit_code=3)
+KILLED = Final(outcome=Outcome.EXITED, signal="SIGSEGV")
+STOPPED_0 = Final(outcome=Outcome.STOPPED, exit_code=0, stop="s1")
+
+
+def live_end(final: Final, *, stop=None, state: J = J.RUNNING) -> Cause | None:
+    held = replace(assignment(A.STARTED if state is J.RUNNING else A.ACKED), stop=stop)
+    return final_cause(job(state), held, final, max_losses=3)
+
+
+@pytest.mark.parametrize(
+    ("final", "cause"),
+    [
+        (EXIT_0, Cause.SUCCEED),
+        (EXIT_3, Cause.FAIL),
+        (KILLED, Cause.FAIL),
+        (Final(outcome=Outcome.LAUNCH_FAILED), Cause.LAUNCH_FAILED),
+        (Final(outcome=Outcome.REFUSED), Cause.REFUSE),
+        (Final(outcome=Outcome.NEVER_EXECUTED), Cause.NEVER_EXECUTED),
+        (Final(outcome=Outcome.LOST), Cause.LOST_REQUEUED),
+        (Final(outcome=Outcome.LEASE_ENDED), Cause.LOST_REQUEUED),
+    ],
+)
+def test_an_end_without_a_stop_is_what_the_shim_says(final: Final, cause: Cause) -> None:
+    assert live_end(final) is cause
+
+
+@pytest.mark.parametrize(
+    ("final", "cause"),
+    [
+        (STOPPED_0, Cause.STOP_CONFIRMED),  # a trainer that saves and exits 0 on TERM did not complete
+        (EXIT_0, Cause.SUCCEED),  # it had ended by itself before TERM was delivered
+        (EXIT_3, Cause.FAIL),
+        (Final(outcome=Outcome.LAUNCH_FAILED), Cause.STOP_CONFIRMED),
+        (Final(outcome=Outcome.REFUSED), Cause.STOP_CONFIRMED),  # a refusal must not undo a cancel
+        (Final(outcome=Outcome.NEVER_EXECUTED), Cause.STOP_CONFIRMED),
+        (Final(outcome=Outcome.LOST), Cause.LOST_STOPPED),
+        (Final(outcome=Outcome.LEASE_ENDED), Cause.LOST_STOPPED),
+    ],
+)
+def test_with_a_cancel_requested_the_shim_decides_who_ended_it(final: Final, cause: Cause) -> None:
+    assert live_end(final, stop=STOP) is cause
+
+
+def test_a_cancel_that_was_accepted_before_the_start_was_heard_always_ends_cancelled() -> None:
+    assert live_end(EXIT_0, stop=replace(STOP, early=True)) is Cause.STOP_CONFIRMED
+
+
+def test_a_start_that_took_too_long_goes_elsewhere() -> None:
+    slow = replace(STOP, kind=StopKind.START_LIMIT, early=True)
+
+    assert live_end(Final(outcome=Outcome.NEVER_EXECUTED), stop=slow, state=J.ASSIGNED) is Cause.NEVER_EXECUTED
+    assert live_end(STOPPED_0, stop=slow, state=J.ASSIGNED) is Cause.LOST_REQUEUED
+
+
+@pytest.mark.parametrize(
+    ("policy", "losses", "cause"),
+    [
+        (OnWorkerLost.REQUEUE, 0, Cause.LOST_REQUEUED),
+        (OnWorkerLost.REQUEUE, 1, Cause.LOST_REQUEUED),
+        (OnWorkerLost.REQUEUE, 2, Cause.LOST_ORPHANED),  # the third loss is the last
+        (OnWorkerLost.REQUEUE_EXCLUSIVE, 0, Cause.LOST_REQUEUED),
+        (OnWorkerLost.ORPHAN, 0, Cause.LOST_ORPHANED),
+    ],
+)
+def test_a_loss_is_decided_by_policy_and_bounded(policy: OnWorkerLost, losses: int, cause: Cause) -> None:
+    lost = replace(job(J.RUNNING), policy=policy, losses=losses)
+
+    assert loss(lost, assignment(A.STARTED), max_losses=3) is cause
+
+
+def test_a_pending_assignment_that_is_lost_was_never_executed_whatever_the_policy() -> None:
+    for policy in OnWorkerLost:
+        lost = replace(job(J.ASSIGNED), policy=policy, losses=9)
+        assert loss(lost, assignment(A.PENDING), max_losses=3) is Cause.PENDING_EXPIRED
+
+
+@pytest.mark.parametrize(
+    ("final", "cause"),
+    [
+        (EXIT_0, Cause.LATE_SUCCEED),
+        (EXIT_3, Cause.LATE_FAIL),
+        (Final(outcome=Outcome.LAUNCH_FAILED), Cause.LATE_FAIL),
+        (Final(outcome=Outcome.NEVER_EXECUTED), Cause.LATE_NEVER_EXECUTED),
+        (Final(outcome=Outcome.LEASE_ENDED), None),
+        (Final(outcome=Outcome.LOST), None),
+    ],
+)
+def test_a_report_after_the_loss_is_not_thrown_away(final: Final, cause: Cause | None) -> None:
+    assert final_cause(job(J.ORPHANED, lost=True), assignment(A.EXPIRED), final, max_losses=3) is cause
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_every_bad_end_has_a_reason_with_a_code(outcome: Outcome) -> None:
+    reason = reason_of(Final(outcome=outcome, exit_code=None))
+
+    assert reason is not None and all(reason)
+
+
+def test_exit_code_0_needs_no_reason() -> None:
+    assert reason_of(EXIT_0) is None
+
+
+def test_where_a_write_meets_the_tables() -> None:
+    declared = {"final_size": 10}
+
+    assert standing(job(J.RUNNING), assignment(A.STARTED)) is Standing.LIVE
+    assert standing(job(J.ORPHANED, lost=True), assignment(A.EXPIRED)) is Standing.LOST
+    assert standing(job(J.QUEUED, lost=True), assignment(A.EXPIRED)) is Standing.LOST
+    assert standing(job(J.QUEUED), assignment(A.EXPIRED)) is Standing.STALE  # its pending lease ran out
+    assert standing(job(J.COMPLETED), replace(assignment(A.SUCCEEDED), **declared)) is Standing.ENDED
+    assert standing(job(J.CANCELLED), assignment(A.CANCELLED)) is Standing.STALE  # cancelled while pending
+    assert standing(replace(job(J.RUNNING), assignment=12, attempt=2), assignment(A.EXPIRED)) is Standing.STALE
+    newer = replace(job(J.RUNNING), assignment=12, attempt=2)
+    assert standing(newer, replace(assignment(A.REFUSED), **declared)) is Standing.ENDED

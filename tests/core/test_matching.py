@@ -1,0 +1,86 @@
+"""Does a worker fit? Reasons, never a bare no; and one sentence for why a job waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.core.matching import Machine, Shape, reasons, waiting
+from broker.wire.jobs import JobSpec, Reason
+
+
+def machine(
+    name: str = "box", *, online: bool = True, slots: float = 4, free: float = 4, tags: tuple[str, ...] = ()
+) -> Machine:
+    return Machine(name, online, slots, free, frozenset(tags))
+
+
+def shape(**fields: object) -> Shape:
+    return Shape.of(JobSpec.model_validate({"command": "true", **fields}))
+
+
+def test_no_reasons_means_that_it_fits() -> None:
+    assert reasons(shape(cpus=4, needs=["cuda"]), machine(tags=("cuda", "python"))) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "offered", "code"),
+    [
+        ({"worker": "other"}, machine(), "worker"),
+        ({"needs": ["cuda"]}, machine(), "tags"),
+        ({"cpus": 5}, machine(), "cpus"),
+        ({}, machine(online=False), "offline"),
+        ({"cpus": 2}, machine(free=1.5), "busy"),
+    ],
+)
+def test_each_thing_that_does_not_fit_has_its_own_code(wanted: dict[str, object], offered: Machine, code: str) -> None:
+    assert [reason.code for reason in reasons(shape(**wanted), offered)] == [code]
+
+
+def test_all_that_fails_is_said_not_only_the_first() -> None:
+    found = reasons(shape(worker="a", needs=["x", "y"], cpus=9), machine("b"))
+
+    assert [reason.code for reason in found] == ["worker", "tags", "cpus"]
+
+
+def test_equal_requirements_share_a_shape_whatever_else_differs() -> None:
+    one = shape(cwd="/a", env={"A": "1"}, name="n", needs=["x", "y", "x"], priority=3)
+    other = shape(cwd="/b", labels={"k": "v"}, needs=["y", "x"])
+
+    assert one.key() == other.key()
+    assert Shape.from_key(one.key()) == one
+    assert shape(project="p").key() != one.key()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "machines", "refused", "code"),
+    [
+        ({}, [], [], "no_worker"),
+        ({"cpus": 9}, [machine()], [], "no_worker_fits"),
+        ({}, [machine(online=False)], [], "workers_offline"),
+        ({}, [machine(free=0)], [], "capacity"),
+        ({}, [machine()], [("box", Reason(code="cwd_missing", message="/data is not there"))], "cwd_missing"),
+        (
+            {},
+            [machine(), machine("two", free=0)],
+            [("box", Reason(code="cwd_missing", message="no /data"))],
+            "capacity",
+        ),
+        ({}, [machine()], [], "dispatching"),
+    ],
+)
+def test_why_a_job_waits(
+    wanted: dict[str, object], machines: list[Machine], refused: list[tuple[str, Reason]], code: str
+) -> None:
+    found = waiting(shape(**wanted), machines, refused)
+
+    assert found.code == code
+    assert found.message
+
+
+def test_a_refused_directory_names_the_hosts() -> None:
+    refused = [
+        ("a", Reason(code="cwd_missing", message="/data is not there")),
+        ("b", Reason(code="cwd_missing", message="x")),
+    ]
+
+    assert "a, b" in waiting(shape(), [machine("a"), machine("b")], refused).message

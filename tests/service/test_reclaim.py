@@ -1,0 +1,343 @@
+"""Leases, losses, and the way back: the truth in both directions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.app import open_broker, run_broker
+from broker.client import BrokerClient
+from broker.service import sweeps
+from broker.wire.jobs import JobSpec
+from broker.wire.settings import BrokerSettings
+from broker.wire.workers import Held, Outcome, Phase, VerdictWord
+from support.scripted_worker import ScriptedWorker, SteppedClock
+
+W = VerdictWord
+
+
+async def test_a_silent_workers_job_is_queued_again_and_visibly(bench) -> None:
+    job = await bench.submit()
+    worker = await bench.registered()
+    await worker.running()
+
+    await bench.sweep(after_s=61)
+
+    got = await bench.client.job_get(job, detail="full")
+    assert got.state.value == "queued"
+    assert got.reason.code == "worker_lost"
+    assert got.assignments[0].state.value == "expired"
+    assert got.assignments[0].expired_at is not None
+    assert (await bench.kinds(job))[-2:] == ["assignment_expired", "job_requeued"]
+    assert (await bench.client.worker_list()).workers[0].state == "lost"
+
+
+async def test_a_lease_that_is_renewed_lasts_as_long_as_the_job(bench) -> None:
+    job = await bench.submit()
+    worker = await bench.registered()
+    await worker.running()
+
+    for _ in range(10):
+        await bench.sweep(after_s=30)
+        await worker.report()
+
+    assert await bench.state(job) == "running"
+    assert await bench.assignments(job) == ["started"]
+
+
+async def test_a_job_that_must_not_run_twice_is_orphaned(bench) -> None:
+    job = await bench.submit(on_worker_lost="orphan")
+    worker = await bench.registered()
+    await worker.running()
+
+    await bench.sweep(after_s=61)
+
+    assert await bench.state(job) == "orphaned"
+
+
+async def test_an_exclusive_job_stays_running_until_its_old_copy_must_be_gone(make_bench) -> None:
+    bench = await make_bench(exclusive_lease_s=100, exclusive_margin_s=30)
+    job = await bench.submit(on_worker_lost="requeue_exclusive", checkpoint_grace_s=10)
+    worker = await bench.registered()
+    await worker.running()
+
+    await bench.sweep(after_s=139)
+    before = await bench.state(job)
+    await bench.sweep(after_s=2)
+
+    assert (before, await bench.state(job)) == ("running", "queued")
+
+
+async def test_a_job_that_keeps_losing_its_worker_is_not_queued_for_ever(bench) -> None:
+    job = await bench.submit()
+    for n in range(3):
+        worker = await bench.registered(f"w{n}")
+        await worker.running()
+        await bench.sweep(after_s=61)
+
+    assert await bench.state(job) == "orphaned"
+    assert await bench.assignments(job) == ["expired"] * 3
+
+
+async def test_a_lost_job_that_is_still_running_comes_back_to_life(bench) -> None:
+    job = await bench.submit()
+    worker = await bench.registered()
+    delivery = await worker.running()
+    await bench.sweep(after_s=61)
+    assert await bench.state(job) == "queued"
+
+    answer = await worker.poll()  # its first word after the silence is its list
+
+    assert answer.deliveries == []  # it was not handed out before it came back
+    assert await bench.state(job) == "running"
+    assert "job_resurrected" in await bench.kinds(job)
+    assert await worker.finish(delivery, exit_code=0) is W.ACCEPTED
+    assert await bench.assignments(job) == ["succeeded"]
+
+
+async def test_an_orphan_whose_worker_returns_comes_back_to_life(bench) -> None:
+    job = await bench.submit(on_worker_lost="orphan")
+    worker = await bench.registered()
+    await worker.running()
+    await bench.sweep(after_s=61)
+
+    await worker.report()
+
+    got = await bench.client.job_get(job)
+    assert got.state.value == "running"
+    assert got.ended_at is None and got.reason is None
+
+
+@pytest.mark.parametrize("policy", ["requeue", "orphan"])
+@pytest.mark.parametrize(("exit_code", "state"), [(0, "completed"), (4, "failed")])
+async def test_work_that_finished_during_the_silence_is_not_thrown_away(
+    bench, policy: str, exit_code: int, state: str
+) -> None:
+    job = await bench.submit(on_worker_lost=policy)
+    worker = await bench.registered()
+    delivery = await worker.running()
+    await bench.sweep(after_s=61)
+
+    verdict = await worker.finish(delivery, exit_code=exit_code, final_size=3)
+    size = await worker.write(delivery, b"abc")
+
+    assert (verdict, size) == (W.ACCEPTED, 3)
+    got = await bench.client.job_get(job)
+    assert (got.state.value, got.exit_code) == (state, exit_code)
+    assert got.duration_s is not None
+
+
+async def test_an_ended_entry_of_the_list_is_a_final_report(bench) -> None:
+    job = await bench.submit(on_worker_lost="orphan")
+    worker = await bench.registered()
+    delivery = await worker.running()
+    await bench.sweep(after_s=61)
+    worker.held[delivery.job, 1] = Held(
+        job=delivery.job,
+        attempt=1,
+        token=delivery.token,
+        phase=Phase.ENDED,
+        final={"outcome": "exited", "exit_code": 0},
+    )
+
+    answer = await worker.poll()
+
+    assert answer.verdicts[0].verdict is W.ACCEPTED
+    assert await bench.state(job) == "completed"
+
+
+async def test_a_lost_job_that_another_worker_has_does_not_come_back(bench) -> None:
+    job = await bench.submit()
+    a = await bench.registered("a")
+    old = await a.running()
+    await bench.sweep(after_s=61)
+    b = await bench.registered("b")
+    await b.running()
+
+    answer = await a.poll()
+
+    assert [verdict.verdict for verdict in answer.verdicts] == [W.STALE_ASSIGNMENT]
+    assert await bench.state(job) == "running"
+    assert await a.finish(old, Outcome.STOPPED) is W.STALE_ASSIGNMENT
+
+
+async def test_a_stale_process_takes_room_until_it_is_gone(bench) -> None:
+    await bench.submit(cpus=1)
+    a = await bench.registered("a", slots=1)
+    await a.running()
+    await bench.sweep(after_s=61)
+    b = await bench.registered("b", slots=1)
+    await b.running()
+    await bench.submit(cpus=1)
+
+    full = await a.poll()  # lists the stale process: nothing fits beside it
+    a.held.clear()  # gone
+    free = await a.poll()
+
+    assert full.deliveries == []
+    assert len(free.deliveries) == 1
+
+
+async def test_a_lost_unexecuted_assignment_is_closed_first_and_then_queued(bench) -> None:
+    job = await bench.submit(on_worker_lost="orphan")
+    worker = await bench.registered()
+    delivery = await worker.one()
+    await worker.ack(delivery)
+    await bench.sweep(after_s=61)
+    assert await bench.state(job) == "orphaned"
+
+    listed = await worker.report()
+    proof = await worker.finish(delivery, Outcome.NEVER_EXECUTED)
+
+    assert listed.verdicts[0].verdict is W.LEASE_LOST
+    assert proof is W.ACCEPTED
+    assert await bench.state(job) == "queued"
+
+
+async def test_silence_counts_only_while_the_broker_was_listening(make_bench) -> None:
+    bench = await make_bench(sweep_s=5)
+    jobs = [await bench.submit() for _ in range(3)]
+    worker = await bench.registered()
+    answer = await worker.poll()
+    for delivery in answer.deliveries:
+        await worker.ack(delivery)
+        await worker.start(delivery)
+
+    await bench.sweep(after_s=3 * 60)  # frozen, or asleep, for three leases
+
+    assert [await bench.state(job) for job in jobs] == ["running"] * 3
+    events = [event.type.value for event in (await bench.client.job_events(limit=500)).events]
+    assert "reclaim_suppressed" in events
+    for _ in range(13):
+        await bench.sweep(after_s=5)  # now it listens, and hears nothing
+    assert [await bench.state(job) for job in jobs] == ["queued"] * 3
+
+
+async def test_clock_jumps_reclaim_nothing(bench) -> None:
+    job = await bench.submit()
+    worker = await bench.registered()
+    await worker.running()
+    for jump_ms in (2 * 3_600_000, -4 * 3_600_000):
+        bench.clock.wall += jump_ms
+        await bench.sweep()
+
+    assert await bench.state(job) == "running"
+
+
+async def test_a_broker_that_keeps_crashing_still_reclaims_in_the_end(short_dir: Path) -> None:
+    settings, clock, state = BrokerSettings(lease_s=60, sweep_s=5), SteppedClock(), short_dir / "state"
+    async with run_broker(settings, state, {}, clock=clock), BrokerClient(f"unix://{state}/broker.sock") as client:
+        job = (await client.job_submit(JobSpec(command="true"))).id
+        worker = ScriptedWorker(client)
+        await worker.register()
+        await worker.running()
+
+    rounds = 0
+    states = ["running"]
+    while states[-1] == "running" and rounds < 30:
+        clock.pass_s(100)  # down
+        async with open_broker(settings, state, clock) as broker:
+            clock.pass_s(5)
+            await sweeps.expire_leases(broker)
+            states.append(await broker.store.read(lambda tx: tx.one("job", job=job)["state"]))
+        rounds += 1
+
+    assert states[-1] == "queued"
+    assert rounds == 12  # a lease of 60 s in lives of 5 s
+
+
+async def test_a_worker_that_comes_back_without_a_job_loses_it_at_once(bench) -> None:
+    job = await bench.submit()
+    old = await bench.registered()
+    await old.running()
+    new = old.restarted()
+    await new.register()
+
+    new.recovered = False
+    await new.report()
+    not_yet = await bench.state(job)
+    new.recovered = True
+    await new.report()
+
+    assert (not_yet, await bench.state(job)) == ("running", "queued")
+    assert (await bench.client.job_get(job)).reason.code == "worker_lost_it"
+
+
+async def test_absence_is_no_evidence_while_the_answer_may_be_on_its_way(bench) -> None:
+    job = await bench.submit()
+    worker = await bench.registered()
+    answer = await worker.poll(process=False)  # lost on the way
+    assert len(answer.deliveries) == 1
+
+    await worker.report()  # seen = 0: it does not list what it never got
+
+    assert await bench.state(job) == "assigned"
+
+
+async def test_an_answer_that_was_lost_is_put_again_whole_with_the_same_token(bench) -> None:
+    job = await bench.submit()
+    worker = await bench.registered()
+    lost = (await worker.poll(process=False)).deliveries[0]
+
+    again = (await worker.poll()).deliveries[0]
+
+    assert (again.job, again.attempt, again.token) == (job, 1, lost.token)
+    assert await worker.ack(again) is W.ACCEPTED
+    assert await bench.assignments(job) == ["acked"]
+
+
+async def test_a_list_older_than_one_already_used_is_ignored(bench) -> None:
+    job = await bench.submit()
+    worker = await bench.registered()
+    await worker.running()
+    worker.seq, held = 0, dict(worker.held)
+    worker.held.clear()
+
+    await worker.report()  # seq 1: older than what was used
+
+    assert await bench.state(job) == "running"
+    worker.held, worker.seq = held, 50
+
+
+async def test_only_a_recovered_worker_may_claim(bench) -> None:
+    await bench.submit()
+    worker = await bench.registered()
+    worker.recovered = False
+
+    nothing = await worker.poll()
+    worker.recovered = True
+    something = await worker.poll()
+
+    assert (len(nothing.deliveries), len(something.deliveries)) == (0, 1)
+
+
+async def test_a_late_expiry_does_not_touch_a_job_that_ended_meanwhile(bench, monkeypatch) -> None:
+    job = await bench.submit()
+    worker = await bench.registered()
+    delivery = await worker.running()
+    bench.clock.pass_s(61)
+    read: list[object] = []
+    real = bench.broker.store.run
+
+    async def between(fn, **kwargs):
+        result = await real(fn, **kwargs)
+        if not read and isinstance(result, list):
+            read.append(result)
+            await worker.finish(delivery, exit_code=0)  # the report arrives between the sweep's read and its write
+        return result
+
+    object.__setattr__(bench.broker, "store", _Between(bench.broker.store, between))
+    await sweeps.expire_leases(bench.broker)
+
+    assert read, "the sweep read something"
+    assert await bench.state(job) == "completed"
+    assert await bench.assignments(job) == ["succeeded"]
+
+
+class _Between:
+    def __init__(self, store, run) -> None:
+        self._store, self.run = store, run
+
+    def __getattr__(self, name: str):
+        return getattr(self._store, name)
