@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
+import os
 import random
 import re
+import subprocess
+from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +17,7 @@ from broker.logs.index import Stream
 from broker.logs.lines import Line
 from broker.logs.reading import View
 from broker.logs.rendering import DEFAULT_BUDGET, LONGEST_LINE, Rendered, render
+from support.requirements import TOOLS, need_node, need_tool
 
 
 def shown(view: View, budget: int = DEFAULT_BUDGET) -> Rendered:
@@ -146,19 +151,46 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "hex", "base64", "random bytes", "empty lines"])
-def test_a_default_answer_is_never_more_than_its_budget(log_of, kind: str) -> None:
+MADE_UP = ["hex", "base64", "letters", "digits", "random bytes", "empty lines"]
+
+
+def default_answer(log_of, kind: str) -> str:
+    """What a tail of far too many lines of this kind gives."""
     chance = random.Random(7)
-    text = {
-        "hex": lambda: chance.randbytes(60).hex(),
-        "base64": lambda: base64.b64encode(chance.randbytes(60)).decode(),
-        "empty lines": lambda: "",
-    }.get(kind, lambda: KINDS.get(kind, "") * 3)
-    if kind == "random bytes":
-        data = chance.randbytes(200_000)
-    else:
-        data = "".join(text() + "\n" for _ in range(2000)).encode()
-    answer = shown(reading.tail(log_of(data), 2000)).text
-    assert tokens.estimate(answer) <= DEFAULT_BUDGET + 20
-    assert len(answer.splitlines()) > 2
+    texts: dict[str, Callable[[], bytes]] = {
+        "hex": lambda: chance.randbytes(60).hex().encode(),
+        "base64": lambda: base64.b64encode(chance.randbytes(60)),
+        "letters": lambda: bytes(chance.choices(range(97, 123), k=80)),
+        "digits": lambda: bytes(chance.choices(range(48, 58), k=80)),
+        "random bytes": lambda: chance.randbytes(200),
+        "empty lines": lambda: b"",
+    }
+    text = texts.get(kind, lambda: KINDS[kind].encode() * 3)
+    return shown(reading.tail(log_of(b"".join(text() + b"\n" for _ in range(2000))), 2000)).text
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *MADE_UP])
+def test_a_default_answer_keeps_to_its_budget_and_uses_it(log_of, kind: str) -> None:
+    answer = default_answer(log_of, kind)
+    assert DEFAULT_BUDGET * 0.85 < tokens.estimate(answer) <= DEFAULT_BUDGET
     assert len(answer) < 9_000
+
+
+COUNT = """
+const { encode } = require("gpt-tokenizer/cjs/encoding/o200k_base");
+const texts = JSON.parse(require("fs").readFileSync(0));
+console.log(JSON.stringify(texts.map((text) => encode(text).length)));
+"""
+
+
+def test_default_answers_stay_under_2000_tokens_of_a_real_tokenizer(log_of) -> None:
+    need_tool("gpt-tokenizer")
+    kinds = [*KINDS, *MADE_UP]
+    answers = json.dumps([default_answer(log_of, kind) for kind in kinds])
+    environment = {**os.environ, "NODE_PATH": str(TOOLS)}
+    done = subprocess.run(
+        [need_node(), "-e", COUNT], input=answers, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    counts = dict(zip(kinds, json.loads(done.stdout), strict=True))
+    assert {kind: count for kind, count in counts.items() if count >= 2000} == {}

@@ -55,8 +55,11 @@ def shortened(cleaned: Clean, longest: int) -> str:
 
 
 def _last_rewrite(data: bytes) -> tuple[str, int]:
-    frames = data.decode("utf-8", "replace").rstrip("\r").split("\r")
-    texts = [text for frame in frames[-64:] if (text := _visible(frame)).strip()]
+    text = data.decode("utf-8", "replace").rstrip("\r")
+    if "\r" not in text:
+        return _visible(text), 0
+    frames = text.split("\r")
+    texts = [seen for frame in frames[-64:] if (seen := _visible(frame)).strip()]
     return (texts[-1] if texts else _visible(frames[-1])), len(frames) - 1
 
 

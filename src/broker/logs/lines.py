@@ -34,17 +34,21 @@ class Line:
 
 def forward(snapshot: Snapshot, start: int, end: int, stream: Stream | None, *, whole: bool = True) -> Iterator[Line]:
     """The lines in [start, end). `whole`: a line begins at `start`. The last one may lack its newline."""
-    building = _Building(start, whole)
+    building: _Building | None = None
     for offset, data in blocks(snapshot, start, end, stream):
         at = 0
         while (newline := data.find(b"\n", at)) >= 0:
-            building.add(data[at:newline], offset + at)
-            yield building.line(offset + newline + 1, ended=True)
-            at = newline + 1
-            building = _Building(offset + at, whole=True)
+            if building is None and newline - at <= KEPT_BYTES:  # nearly every line: short, and whole in this block
+                yield Line(offset + at, offset + newline + 1, data[at:newline], whole=whole)
+            else:
+                building = building or _Building(offset + at, whole)
+                building.add(data[at:newline], offset + newline)
+                yield building.line(offset + newline + 1, ended=True)
+            at, building, whole = newline + 1, None, True
         if at < len(data):
-            building.add(data[at:], offset + at)
-    if not building.empty:
+            building = building or _Building(offset + at, whole)
+            building.add(data[at:], offset + len(data))
+    if building is not None:
         yield building.line(building.end, ended=False)
 
 
@@ -92,20 +96,17 @@ class _Building:
     """A line that is being read."""
 
     def __init__(self, start: int, whole: bool) -> None:
-        self.start = self.end = start
-        self.empty = True
+        self.end = start
+        self._start = start
         self._whole = whole
         self._head = bytearray()
         self._tail = bytearray()
         self._skipped = 0
         self._rewrites = 0
 
-    def add(self, data: bytes, offset: int) -> None:
-        if not data:
-            return
-        if self.empty:
-            self.start, self.empty = offset, False
-        self.end = offset + len(data)
+    def add(self, data: bytes, end: int) -> None:
+        """More of the line, which ends at this offset of the log now."""
+        self.end = end
         room = KEPT_BYTES - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]
@@ -121,7 +122,7 @@ class _Building:
         if self._skipped and len(self._tail) > KEPT_BYTES:
             self._forget(len(self._tail) - KEPT_BYTES)
         return Line(
-            self.start,
+            self._start,
             end,
             bytes(self._head),
             bytes(self._tail),

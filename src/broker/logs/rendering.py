@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from broker.logs import cleaning, tokens
 from broker.logs.reading import Kind, Shown, View
 
-DEFAULT_BUDGET = 1800  # tokens: default answers stay under 2,000
+DEFAULT_BUDGET = 1600  # tokens as estimated: default answers stay under 2,000 as counted
 LONGEST_LINE = 500  # characters
 _FRAME = 150  # tokens of the first and the last line
 _STEP_BACK = 4000  # bytes before a tail at which a page brings about what came before it
