@@ -17,8 +17,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import NamedTuple
 
 from worker.process import cgroup, records
 from worker.process.clock import boot_s
@@ -40,7 +40,6 @@ _DISK_PAUSE_S = 1.0
 _LONGEST_SLEEP_S = 3600.0
 _CHUNKS_AFTER_THE_END = 64  # a foreign process may hold our pipe and write for ever
 _LONGEST_REASON = 1500
-_IGNORED = ("HUP", "INT", "QUIT", "TERM", "PIPE", "USR1", "USR2", "ALRM", "TSTP", "TTIN", "TTOU", "XCPU", "XFSZ")
 
 
 class Phase(Enum):
@@ -50,23 +49,22 @@ class Phase(Enum):
     RUNNING = auto()  # it did, or could not and died
 
 
-@dataclass(frozen=True)
-class Stop:
+class Stop(NamedTuple):
     """A stop that counts as the reason of the end: the first one whose TERM was delivered."""
 
     outcome: Ending
     id: str | None
 
 
-@dataclass
 class Kill:
     """SIGKILL to the whole tree, until it is gone."""
 
-    since: float
-    pause_s: float = _KILL_PAUSE_S[0]
-    next_at: float = -math.inf
-    seen: list[int] = field(default_factory=list)
-    shown: bool = False
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.pause_s = _KILL_PAUSE_S[0]
+        self.next_at = -math.inf
+        self.seen: list[int] = []
+        self.shown = False
 
 
 class Shim:
@@ -418,7 +416,8 @@ class Shim:
     def _record(
         self, outcome: Ending, *, stop: str | None = None, reason_code: str | None = None, reason: str | None = None
     ) -> ExitRecord:
-        code = os.waitstatus_to_exitcode(self._status) if self._status is not None else None
+        ran = self._status is not None and self._phase is Phase.RUNNING  # else it is the unexecuted child's status
+        code = os.waitstatus_to_exitcode(self._status) if ran and self._status is not None else None
         usage = resource.getrusage(resource.RUSAGE_CHILDREN) if code is not None else None
         capture = self._capture
         return ExitRecord(
@@ -506,7 +505,6 @@ def main(directory: str, lock: int, wake: int) -> None:
     try:
         become_subreaper()
         set_name("jobd-shim")
-        _ignore_signals()
         spec = records.read_spec(".")
         if spec is None:
             raise ValueError("spec.json is not there or not of a form known here")
@@ -516,12 +514,6 @@ def main(directory: str, lock: int, wake: int) -> None:
     except Exception:
         _leave_traceback()
         raise
-
-
-def _ignore_signals() -> None:
-    """What a service manager or a terminal sends to everybody must not end a job."""
-    for name in _IGNORED:
-        signal.signal(signal.Signals[f"SIG{name}"], signal.SIG_IGN)
 
 
 def _persist(record: ExitRecord) -> None:

@@ -17,9 +17,10 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+from worker.groups import usable_groups
 from worker.handle import Shim, ShimSpec, Started
 from worker.nursery import Nursery
-from worker.process import cgroup, records
+from worker.process import records
 from worker.process.clock import boot_s
 from worker.process.identity import LINUX
 from worker.process.records import SpecRecord
@@ -65,7 +66,7 @@ class Shims:
         self._bell.open()
         self._nursery.start()
         if LINUX and self._cgroups:
-            self._groups = cgroup.usable("jobd-" + hashlib.sha256(os.fsencode(self._state)).hexdigest()[:12])
+            self._groups = usable_groups("jobd-" + hashlib.sha256(os.fsencode(self._state)).hexdigest()[:12])
 
     @property
     def supervision(self) -> list[str]:

@@ -8,7 +8,9 @@ the worker does; its shims do not.
 
 from __future__ import annotations
 
+import errno
 import gc
+import json
 import os
 import select
 import signal
@@ -22,7 +24,8 @@ if __name__ == "__main__":  # -I leaves the script's own place out of the path
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from worker import shim
-from worker.process.identity import LINUX
+from worker.process import signals
+from worker.process.identity import LINUX, identify
 from worker.process.kernel import become_subreaper, set_name
 from worker.process.tree import children, descendants, signal_each
 
@@ -152,14 +155,22 @@ def _drain(fd: int) -> None:
         pass
 
 
+def _rehearse() -> None:
+    """What shims do, once: whatever it imports is then there. A shim must not need a file that was taken away."""
+    traceback.format_exc()
+    descendants(identify(os.getpid())["pid"])
+    for codec in ("utf-8", "ascii"):
+        json.loads(json.dumps({"rehearsed": codec}).encode(codec))
+    errno.errorcode[errno.ENOENT].encode("utf-8", "surrogateescape")
+
+
 def main() -> None:
     set_name("jobd-zygote")
     become_subreaper()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)  # it ends when its worker does
+    signals.ignore()  # it ends when its worker does
+    _rehearse()
     gc.disable()
     gc.freeze()
-    traceback.format_exc()  # what it imports, it imports now: a shim must not need a file that was taken away
     requests = socket.socket(fileno=0)
     zygote = Zygote(requests)
     requests.send(b"ready\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 
@@ -11,12 +12,21 @@ from worker.process.records import Identity
 LINUX = sys.platform == "linux"
 
 
+@functools.cache
 def boot_id() -> str | None:
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
+        return read_small("/proc/sys/kernel/random/boot_id").decode().strip()
     except OSError:
         return None
+
+
+def read_small(path: str) -> bytes:
+    """A file of the kernel's: short, and whole in one read."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(fd, 1 << 16)
+    finally:
+        os.close(fd)
 
 
 def identify(pid: int) -> Identity:
@@ -48,10 +58,16 @@ def is_alive(who: Identity) -> bool:
 def stat_fields(pid: int) -> list[str] | None:
     """/proc/<pid>/stat from the state on: [0] state, [1] parent, [19] start time. None: no such process."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].decode("ascii").split()
+        return read_small(f"/proc/{pid}/stat").rpartition(b")")[2].decode().split()
     except OSError:
         return None
+
+
+@functools.cache
+def _pid_namespace() -> int | None:
+    with contextlib.suppress(OSError):
+        return os.stat("/proc/self/ns/pid").st_ino
+    return None
 
 
 def _starttime(pid: int) -> int | None:

@@ -2,22 +2,20 @@
 
 The child does all that can fail before it says `ready`, so that what comes after the gate is the exec alone. It
 looks at its deadline as the last thing before: a child that was frozen at the gate does not start late.
+
+Named tuples, here and in the shim: importing dataclasses would make each fork larger by a third.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import signal
 import struct
-from dataclasses import dataclass
-from typing import Final, Literal, NoReturn, get_args
+from typing import Final, Literal, NamedTuple, NoReturn, get_args
 
-from worker.process import cgroup
+from worker.process import cgroup, signals
 from worker.process.clock import boot_s
-from worker.process.identity import LINUX
 from worker.process.kernel import die_with_parent
 
 # What the child says before it execs: nothing more means that exec succeeded (the pipe closes with it).
@@ -25,14 +23,11 @@ Said = Literal["ready", "late", "cwd", "setup", "exec", "interpreter"]
 
 _SAID: Final[dict[bytes, Said]] = {said.encode(): said for said in get_args(Said)}
 _GATE = struct.Struct("<d")
-_PIPE_BYTES = 1 << 20
-_F_SETPIPE_SZ = 1031
 _OOM_SCORE = 300  # of 1000: when memory runs out the job goes first, not what looks after it
 _LONGEST_PATH_SAID = 1000
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     argv: list[bytes]
     env: dict[bytes, bytes]
     cwd: str
@@ -48,8 +43,7 @@ class Program:
         return [os.path.join(directory or b".", name) for directory in path.split(b":")]
 
 
-@dataclass(frozen=True)
-class Child:
+class Child(NamedTuple):
     """The shim's ends: `gate` to release, `status` to hear, `out` and `err` to read. All but `gate` never block."""
 
     pid: int
@@ -64,8 +58,7 @@ class Child:
             os.write(self.gate, _GATE.pack(deadline_s))
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     said: Said
     errno: int = 0
     path: str = ""
@@ -83,8 +76,6 @@ def start_child(program: Program, lock: int) -> Child:
         for _ in range(4):
             pipes += os.pipe()
         gate_r, gate_w, status_r, status_w, out_r, out_w, err_r, err_w = pipes
-        for pipe in (out_w, err_w):
-            _enlarge(pipe)
         parent = os.getpid()
         pid = os.fork()
     except OSError:
@@ -100,15 +91,7 @@ def start_child(program: Program, lock: int) -> Child:
     return Child(pid, gate_w, status_r, out_r, err_r)
 
 
-def _enlarge(pipe: int) -> None:
-    """Room for a burst while the shim sleeps; a system that allows less gives less."""
-    if LINUX:
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE_BYTES)
-
-
-@dataclass(frozen=True)
-class _Ends:
+class _Ends(NamedTuple):
     """The child's ends of the four pipes."""
 
     gate: int
@@ -151,18 +134,21 @@ def _become_a_job(program: Program, out: int, err: int) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     for fd, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(fd, target)
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
-        if int(file.read()) < _OOM_SCORE:
-            file.seek(0)
-            file.write(str(_OOM_SCORE))
+    with contextlib.suppress(OSError):
+        _offer_to_the_oom_killer()
     if program.group is not None:
         with contextlib.suppress(OSError):  # the walk over descendants still finds it
             cgroup.join(program.group)
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        with contextlib.suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    signals.restore()
+
+
+def _offer_to_the_oom_killer() -> None:
+    fd = os.open("/proc/self/oom_score_adj", os.O_RDWR)
+    try:
+        if int(os.read(fd, 16)) < _OOM_SCORE:
+            os.write(fd, b"%d" % _OOM_SCORE)
+    finally:
+        os.close(fd)
 
 
 def _exec(program: Program, status: int, deadline_s: float) -> None:

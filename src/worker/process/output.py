@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import time
 
+from worker.process.identity import LINUX
 from worker.process.records import IDX, OUT, ROW
 
 _CHUNK = 1 << 18
+_FULL_PIPE = 1 << 16  # what a pipe holds at first
+_LARGE_PIPE = 1 << 20  # what every user may ask for
+_F_SETPIPE_SZ = 1031
 _LONGEST_ROW = 1 << 30  # the row's length field has 32 bits
 
 
@@ -23,6 +28,7 @@ class Capture:
         self._out = os.open(OUT, flags, 0o600)
         self._idx = os.open(IDX, flags, 0o600)
         self._buffer = memoryview(bytearray(_CHUNK))
+        self._large: set[int] = set()
         self._rows: list[tuple[int, int, int, float]] = []
         self.size = 0
         self.index_size = 0
@@ -34,6 +40,8 @@ class Capture:
             count = os.readv(pipe, [self._buffer])
         except BlockingIOError:
             return None
+        if count >= _FULL_PIPE and pipe not in self._large:
+            self._enlarge(pipe)
         kept = self._keep(self._buffer[:count])
         self.dropped += count - kept
         if kept:
@@ -57,6 +65,13 @@ class Capture:
             with contextlib.suppress(OSError):
                 if size:
                     os.fsync(fd)
+
+    def _enlarge(self, pipe: int) -> None:
+        """It was full: the process may have waited for us. A system that allows no more gives no more."""
+        self._large.add(pipe)
+        if LINUX:
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(pipe, _F_SETPIPE_SZ, _LARGE_PIPE)
 
     def _keep(self, data: memoryview) -> int:
         kept = 0

@@ -51,8 +51,8 @@ def _listed(pid: int) -> list[int]:
     except OSError:
         return found
     for thread in threads:
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-            found += map(int, file.read().split())
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
+            found += map(int, file.readall().split())
     return found
 
 

@@ -88,15 +88,16 @@ async def room(closed_room: Room) -> Room:
 
 
 @pytest.fixture
-def broken_code(short_dir: Path) -> Callable[[str, str, str], Path]:
-    """A copy of the worker's code with a bug planted: the check that is to find such a bug must fail on it."""
+def broken_code(short_dir: Path) -> Callable[..., Path]:
+    """A copy of the worker's code with bugs planted: the check that is to find such a bug must fail on it."""
 
-    def plant(module: str, right: str, wrong: str) -> Path:
+    def plant(*bugs: tuple[str, str, str]) -> Path:
         package = short_dir / "planted" / "worker"
         shutil.copytree(Path(worker.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-        text = (package / module).read_text()
-        assert text.count(right) == 1, f"{module} has changed: plant the bug anew"
-        (package / module).write_text(text.replace(right, wrong))
+        for module, right, wrong in bugs:
+            text = (package / module).read_text()
+            assert text.count(right) == 1, f"{module} has changed: plant the bug anew"
+            (package / module).write_text(text.replace(right, wrong))
         return package
 
     return plant

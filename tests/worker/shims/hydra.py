@@ -51,6 +51,15 @@ def twice_forked_daemon():
     forever()
 
 
+def daemon_that_ignores_term():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    note("daemon_that_ignores_term")
+    forever()
+
+
 def daemon_with_empty_environment():
     os.setsid()
     if os.fork():

@@ -199,9 +199,11 @@ async def test_files_that_lost_their_tail_in_a_power_failure_are_told_as_dropped
 
 async def test_a_shim_that_fails_leaves_its_traceback_and_no_process(closed_room, broken_code):
     code = broken_code(
-        "shim.py",
-        "    def _main_ended(self, status: int) -> None:\n",
-        "    def _main_ended(self, status: int) -> None:\n        1 / 0\n",
+        (
+            "shim.py",
+            "    def _main_ended(self, status: int) -> None:\n",
+            "    def _main_ended(self, status: int) -> None:\n        1 / 0\n",
+        )
     )
     closed_room.open(code=code)
     shim = await closed_room.bash("(setsid sleep 300 >/dev/null 2>&1 &); exit 0")
