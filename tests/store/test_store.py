@@ -222,6 +222,15 @@ async def test_a_reader_can_change_nothing(store: SqliteStore) -> None:
     assert await store.read(words) == []
 
 
+async def test_what_a_reader_raises_is_raised_as_it_is(store: SqliteStore) -> None:
+    def fails(tx: Tx) -> None:
+        raise ValueError("on purpose")
+
+    with pytest.raises(ValueError, match="on purpose"):
+        await store.read(fails)
+    assert await store.read(words) == []
+
+
 async def test_answers_of_statements(store: SqliteStore) -> None:
     class Word(StrEnum):
         PLAIN = "plain"

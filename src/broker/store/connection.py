@@ -44,11 +44,11 @@ class Connection(aiosqlite.Connection):
         self.pending = 0
 
     async def call(self, fn: Callable[[sqlite3.Connection], T]) -> T:
+        if not self._running or self._connection is None:
+            raise StorageFailed("the store is closed")
         self.pending += 1
         try:
-            return cast(T, await self._execute(fn, self._conn))  # type: ignore[no-untyped-call]
-        except ValueError as error:
-            raise StorageFailed("the store is closed") from error
+            return cast(T, await self._execute(fn, self._connection))  # type: ignore[no-untyped-call]
         finally:
             self.pending -= 1
 
