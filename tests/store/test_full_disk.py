@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,35 @@ async def test_a_store_without_its_reserve_is_seen(open_store, small_disk: Path)
     store = await open_store(small_disk / "jobd.db", committer=HasNoReserve)
     with pytest.raises((StorageFull, StorageFailed)):
         await work_ends_on_a_full_disk(store, small_disk)
+
+
+@contextlib.contextmanager
+def files_no_longer_than(size: int) -> Iterator[None]:
+    """Every write beyond `size` fails: to SQLite an error of the disk, and none of room."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_a_disk_that_fails_at_the_commit_fails_these_callers_and_not_the_next(open_store, tmp_path: Path) -> None:
+    store = await open_store(tmp_path / "jobd.db")
+    await store.run(add("before"))
+    told: list[object] = []
+    store.listen(told.extend)
+
+    def adds_and_tells(tx: Tx) -> None:
+        tx.insert("add", word=f"lost {len(words(tx))}", bytes=1)
+        tx.tell("lost")
+
+    with files_no_longer_than((tmp_path / "jobd.db-wal").stat().st_size):
+        results = await asyncio.gather(*(store.run(adds_and_tells) for _ in range(20)), return_exceptions=True)
+    assert {type(result) for result in results} == {StorageFailed}
+    assert told == []
+    assert await store.run(add("after")) == 2
+    assert await store.read(words) == ["before", "after"]
 
 
 async def test_a_disk_that_was_full_at_the_start_can_still_be_opened_and_read(open_store, small_disk: Path) -> None:
