@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.ports import port_that_was_free
 from support.processes import kill_all, processes_of
 from support.requirements import absent
 from support.waiting import eventually_sync
@@ -61,10 +62,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return port_that_was_free()

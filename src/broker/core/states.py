@@ -225,6 +225,8 @@ def allowed(cause: Cause, job: JobRow, assignment: AssignmentRow | None) -> bool
         return assignment is None
     if assignment is None or assignment.state not in rule.assignment_from or assignment.job != job.id:
         return False
+    if cause is Cause.RESURRECT and assignment.final_size is not None:
+        return False  # its holder said that the tree is gone
     if cause in BY_THE_HOLDER:
         return job.lost_assignment == assignment.id
     return assignment.id == job.assignment

@@ -82,7 +82,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        return response(invalid_request(request.url.path, error.errors()))
+        return response(invalid_request(request.method, request.url.path, error.errors()))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
@@ -117,10 +117,10 @@ def install(app: FastAPI) -> None:
         return response(Refused(C.INTERNAL, "the broker met a fault of its own; its log has the details"))
 
 
-def invalid_request(path: str, errors: Iterable[Mapping[str, Any]]) -> Refused:
+def invalid_request(method: str, path: str, errors: Iterable[Mapping[str, Any]]) -> Refused:
     """What pydantic found, as one refusal that names each field."""
     found = [_field(error) for error in errors]
-    spec = path.rstrip("/").endswith("/jobs")
+    spec = method == "POST" and path.rstrip("/").endswith("/jobs")
     first = found[0] if found else FieldProblem(field="body", message="is not valid")
     detail = f"{first.field}: {first.message}" if first.field else first.message
     if len(found) > 1:

@@ -392,6 +392,8 @@ class _Exchange:
 
     def _held_lost(self, entry: _Entry, held: Held) -> VerdictWord:
         """The broker thinks it is lost, and it is alive: it comes back to life, before any dispatch."""
+        if entry.assignment.final_size is not None:
+            return VerdictWord.DUPLICATE  # its own report said that the tree is gone
         if held.phase is Phase.PREPARING:
             self.news = True
             return VerdictWord.LEASE_LOST  # close the shim for good, and say that nothing was executed
