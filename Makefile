@@ -23,6 +23,7 @@ test: .venv/.dev
 check: .venv/.dev
 	.venv/bin/python scripts/check_lock.py
 	.venv/bin/python scripts/check_words.py
+	.venv/bin/python scripts/generate.py --check
 	.venv/bin/python -m ruff format --check --quiet $(PATHS)
 	.venv/bin/python -m ruff check --quiet $(PATHS)
 	.venv/bin/lint-imports --no-logo
@@ -31,6 +32,9 @@ check: .venv/.dev
 fix: .venv/.dev
 	.venv/bin/python -m ruff check --fix --quiet $(PATHS)
 	.venv/bin/python -m ruff format --quiet $(PATHS)
+
+docs: .venv/.dev
+	.venv/bin/python scripts/generate.py
 
 lock: .venv/.dev
 	.venv/bin/python scripts/lock.py $(ARGS)
@@ -52,4 +56,4 @@ clean:
 	@sh tools/install.sh
 	@touch $@
 
-.PHONY: help test check fix lock tools clean
+.PHONY: help test check fix docs lock tools clean

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from broker.app import openapi_document
+from broker.app import create_app
 from broker.core.states import ASSIGNMENT_OVER, TABLE, TERMINAL, Cause
 from broker.wire.events import EventType
 from broker.wire.problems import ProblemCode
@@ -109,7 +109,7 @@ def tools() -> str:
             f"`{operation.method} {operation.path}`",
             operation.scope or "",
             _hints(operation),
-            operation.title,
+            first_sentence(operation),
         ]
         for operation in surface()
         if operation.tool
@@ -122,13 +122,18 @@ def other_routes() -> str:
         [
             f"`{operation.method} {operation.path}`",
             operation.scope or "public",
-            operation.title,
+            first_sentence(operation),
             operation.because or "",
         ]
         for operation in surface()
         if not operation.tool
     ]
     return table(["Route", "Scope", "What it does", "Why it is no tool"], rows)
+
+
+def first_sentence(operation: Operation) -> str:
+    line = operation.description.replace("\n", " ") or operation.title
+    return re.split(r"(?<=[.]) ", line)[0]
 
 
 def _hints(operation: Operation) -> str:
@@ -144,7 +149,7 @@ def surface() -> list[Operation]:
 
 
 def openapi_text() -> str:
-    return json.dumps(openapi_document(), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(create_app(None).openapi(), indent=1, ensure_ascii=False) + "\n"
 
 
 REGIONS: Mapping[str, Callable[[], str]] = {

@@ -53,7 +53,6 @@ WRITTEN = {
     "down": "machine:down_command",
     "broker": "machine:broker_command",
     "worker": "machine:worker_command",
-    "demo": "machine:demo_command",
     "doctor": "doctor:doctor_command",
     "completion": "completion:completion_command",
 }
@@ -112,7 +111,6 @@ def operation_command(name: str, shape: Shape) -> click.Command:
         callback=call,
         params=[*bare, *options, json_flag()],
         help=operation.description,
-        short_help=operation.title,
     )
 
 

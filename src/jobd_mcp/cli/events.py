@@ -43,7 +43,6 @@ def events_command() -> click.Command:
             json_flag(),
         ],
         help=operation.description,
-        short_help=operation.title,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -59,7 +60,6 @@ def submit_command() -> click.Command:
             json_flag(),
         ],
         help=f"{operation.description}\n\n{_PROGRAM_HELP}",
-        short_help=operation.title,
     )
 
 
@@ -108,7 +108,6 @@ def wait_command() -> click.Command:
             "Wait until jobs have ended, as long as it takes. Exits with the job's code; with several jobs the first "
             "that is not zero; 124 when the time is over, 130 for a cancelled job, 125 for a failure of our own."
         ),
-        short_help=operation.title,
     )
 
 
@@ -155,12 +154,14 @@ def _followed(connection: Connection, job: Json) -> int:
 
 @contextmanager
 def _cancelling(connection: Connection, job: Json) -> Iterator[None]:
-    """Meanwhile Ctrl-C cancels the job, and the output goes on to its end; a second Ctrl-C leaves it."""
+    """Meanwhile Ctrl-C cancels the job, and the output goes on to its end; a second Ctrl-C leaves it.
+
+    The handler runs in the middle of anything, so it touches no buffered stream, and the call has a thread of its own.
+    """
 
     def cancel(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, leave)
-        say(f"cancelling job {rendering.text(job)}; Ctrl-C again leaves it to its end")
-        connection.call(by_name()["job_cancel"], {"job": [job], "reason": "Ctrl-C in job run"})
+        threading.Thread(target=_cancel, args=(connection, job), daemon=True).start()
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -170,6 +171,14 @@ def _cancelling(connection: Connection, job: Json) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _cancel(connection: Connection, job: Json) -> None:
+    os.write(2, f"job: cancelling job {rendering.text(job)}; Ctrl-C again leaves it to its end\n".encode())
+    try:
+        connection.call(by_name()["job_cancel"], {"job": [job], "reason": "Ctrl-C in job run"})
+    except Failure as failure:
+        os.write(2, "\n".join([*failure.lines(), ""]).encode())
 
 
 def _waiter(connection: Connection) -> Waiter:

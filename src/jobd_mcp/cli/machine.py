@@ -17,6 +17,7 @@ from jobd_mcp.cli.failure import Failure
 
 # A secret on a command line is shown to everybody by ps.
 _NOT_ON_A_COMMAND_LINE = frozenset({"token"})
+_MODULES: Mapping[str, str] = {"broker": "jobd_mcp.daemon", "worker": "worker"}
 
 
 def up_command() -> click.Command:
@@ -145,7 +146,8 @@ def _token_in(file: Path) -> str:
 def _become(part: Literal["broker", "worker"], environ: Mapping[str, str]) -> None:
     """Replace this process: signals and exit codes are the program's own. `-I`: no module of the user's shadows ours."""
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-I", "-m", "jobd_mcp.daemon", "jobd", part], dict(environ))
+    arguments = [sys.executable, "-I", "-m", _MODULES[part], "jobd", part]
+    os.execve(sys.executable, arguments, dict(environ))
 
 
 def _json_flag() -> click.Option:

@@ -34,5 +34,4 @@ def create_command() -> click.Command:
         callback=call,
         params=[click.Argument(["name"], required=False), *options, json_flag()],
         help=f"{operation.description} Without NAME it is named after its scopes.",
-        short_help=operation.title,
     )
