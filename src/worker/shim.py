@@ -31,6 +31,7 @@ from worker.process.records import STDERR, STDOUT, Ending, ExitRecord, SpecRecor
 from worker.process.tree import descendants, signal_each
 
 PREPARED_LIMIT_S = 600.0  # a shim whose worker never comes back to say go; closing is safe, nothing was executed
+LOOK_AROUND_S = 10.0  # how often a prepared shim looks whether its directory is still there
 STRAY_GRACE_S = 1.0  # from TERM to KILL for what outlives the main process of a job that ended by itself
 STUCK_AFTER_S = 5.0  # a kill that takes this long is shown
 _BELL_EVERY_S = 0.02
@@ -331,12 +332,16 @@ class Shim:
 
     def _judge(self, now: float) -> None:
         """All that time brings about: the end of the lease, of a grace, of lingering; and the end of it all."""
-        if self._phase in (Phase.PREPARED, Phase.LAUNCHING) and now >= min(self._lease_until, self._prepared_until):
+        if self._phase in (Phase.PREPARED, Phase.LAUNCHING) and not self._ending and self._is_futile(now):
             self._end_unexecuted(None)
         if self._ending:
             self._judge_unexecuted(now)
         elif self._phase in (Phase.RELEASED, Phase.RUNNING):
             self._judge_executed(now)
+
+    def _is_futile(self, now: float) -> bool:
+        """Nobody will say go any more: the lease is over, the worker does not come back, the directory was removed."""
+        return now >= min(self._lease_until, self._prepared_until) or os.stat(".").st_nlink == 0
 
     def _judge_executed(self, now: float) -> None:
         if self._status is None and now >= self._lease_until and not (self._stopped_by or self._asked):
@@ -474,7 +479,7 @@ class Shim:
         """Until the first thing that time brings about."""
         deadlines = [boot_s() + _LONGEST_SLEEP_S]
         if self._phase in (Phase.PREPARED, Phase.LAUNCHING):
-            deadlines.append(self._prepared_until)
+            deadlines += [self._prepared_until, boot_s() + LOOK_AROUND_S]
         if self._status is None and not self._stopped_by and not self._asked:
             deadlines.append(self._lease_until)
         if self._lingers():

@@ -31,6 +31,7 @@ from worker.process.tree import children, descendants, signal_each
 
 _MOST_REQUESTS = 64
 _STRAYS_LIMIT_S = 5.0
+_KILL_PAUSE_S = 0.002
 
 
 class Zygote:
@@ -117,6 +118,7 @@ class Zygote:
             if not living:
                 return
             signal_each(living, signal.SIGKILL)
+            time.sleep(_KILL_PAUSE_S)
             _drain(self._wake_r)
             while (reaped := _reap_one()) is not None:
                 self._shims.discard(reaped)

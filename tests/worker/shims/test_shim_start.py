@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 
@@ -93,6 +94,23 @@ async def test_a_shim_whose_lease_ends_before_go_closes_itself(room, short_dir):
     final = await room.ended(shim)
     assert final.outcome is Outcome.NEVER_EXECUTED
     assert not (short_dir / "ran").exists()
+
+
+async def test_a_prepared_shim_whose_directory_was_removed_ends(closed_room, broken_code):
+    closed_room.open(code=broken_code(("shim.py", "LOOK_AROUND_S = 10.0", "LOOK_AROUND_S = 0.05")))
+    shim = await closed_room.prepare("true")
+    lock = os.open(shim.directory / records.LOCK, os.O_RDONLY)
+    shim.remove()
+    await eventually(lambda: _is_free(lock))
+    os.close(lock)
+
+
+def _is_free(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 async def test_a_stop_before_go_is_confirmed_and_nothing_is_executed(room, short_dir):
