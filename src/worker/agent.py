@@ -26,6 +26,8 @@ from worker.spool import Key, Spool
 log = structlog.get_logger("worker.agent")
 
 LAST_WORD_S = 1.0
+RENEW_S = 1.0
+"""How often shims hear that their worker lives, at least: no delivery waits longer for its first time."""
 EXIT_OK = 0
 EXIT_MUST_END = 3
 
@@ -69,8 +71,8 @@ class Agent:
                     self._recover()
                     tasks.start_soon(self._hear_the_bell)
                     tasks.start_soon(self._renew_forever)
-                    tasks.start_soon(self._spool.run)
                     await self._exchange.register()
+                    tasks.start_soon(self._spool.run)
                     tasks.start_soon(self._exchange.report_forever)
                     await self._exchange.poll_forever()
         except* MustEnd as group:
@@ -139,7 +141,7 @@ class Agent:
         while True:
             for assignment in self._held.values():
                 assignment.renew()
-            await anyio.sleep(self._exchange.heartbeat_s)
+            await anyio.sleep(min([RENEW_S, *(assignment.renew_every_s for assignment in self._held.values())]))
 
     async def _end_on_signal(self, scope: anyio.CancelScope) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

@@ -155,6 +155,10 @@ class Assignment:
         if self._terms.policy is OnWorkerLost.REQUEUE:
             self._until(boot_s() + self._terms.lease_s)
 
+    @property
+    def renew_every_s(self) -> float:
+        return self._terms.lease_s / 4
+
     def heard(self, verdict: Verdict, sent_boot_s: float) -> None:
         """The broker's word on an entry of the list, a start or a finish."""
         match verdict.verdict:

@@ -35,6 +35,9 @@ from worker.home import Home
 from worker.shims import Shims
 
 
+LOGIN = login_environment(User.of_this_process())
+
+
 @dataclass
 class Bench:
     """A worker in this process that can be ended and started again on the same directory."""
@@ -50,10 +53,9 @@ class Bench:
         shims = Shims(home.directory)
         shims.start()
         self.held.push_async_callback(shims.aclose)
-        login = login_environment(User.of_this_process())
         setup = Setup(
             Registration(name="w", epoch=home.epoch, machine="m", host="h", version="0", slots=4),
-            Ground(host="h", login=login, state=home.directory),
+            Ground(host="h", login=LOGIN, state=home.directory),
             self.state / "checkpoints",
             linger_s=1,
         )
