@@ -69,14 +69,17 @@ async def _until_told(settings: BrokerSettings, state: Path, *, with_worker: boo
     import asyncio
     import signal
 
+    from jobd_mcp.local import setting
     from jobd_mcp.serve import serving
     from jobd_mcp.supervision import SupervisedWorker
 
     told = asyncio.Event()
     for signal_ in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signal_, told.set)
+    name = setting(os.environ, "worker_name")
+    home = state / "workers" / name if name else state / "worker"
     async with serving(settings, state, dict(os.environ), restarts_worker=with_worker):
-        worker = SupervisedWorker(_worker_environment(state), state / "worker.log") if with_worker else None
+        worker = SupervisedWorker(_worker_environment(state), state / "worker.log", home) if with_worker else None
         if worker is not None:
             worker.start()
         try:

@@ -138,7 +138,7 @@ def _operation(document: Schema, path: str, method: str, item: Schema, operation
         method=method.upper(),
         path=path,
         title=summary or name.replace("_", " "),
-        description=str(operation.get("description") or summary),
+        description=str(operation.get("description") or ""),
         input_schema=_input_schema(document, parameters, body_schema),
         output_schema=None if text else _output_schema(document, operation),
         in_path=in_path,

@@ -187,7 +187,9 @@ class Pipe:
     def _done(self) -> bool:
         if self._ends_at is None:
             return False
-        idle = not (self._waiting or self._to_broker or self._to_client or self._conversation.in_flight)
+        first_search = self._search is not None and not self._ever_connected  # its failure is worth telling
+        pending = self._waiting or self._to_broker or self._to_client or self._conversation.in_flight
+        idle = not (first_search or pending)
         return idle or time.monotonic() >= self._ends_at
 
     def _await_events(self) -> dict[int, int]:

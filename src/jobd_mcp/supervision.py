@@ -7,10 +7,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+
+from jobd_mcp.local import alive
 
 _log = logging.getLogger(__name__)
 
@@ -23,15 +26,26 @@ class Patience:
     longest_pause_s: float = 15.0
     steady_s: float = 30.0
     stop_limit_s: float = 10.0
+    look_s: float = 1.0
 
 
 class SupervisedWorker:
     """A worker process that is started again, after a growing pause, whenever it ends. `stop` ends it for good; its
-    shims, and so its jobs, go on."""
+    shims, and so its jobs, go on.
+
+    `home` is the worker's own directory. A worker that outlived an earlier broker holds it still: it is left to its
+    work, and followed and stopped like one of our own.
+    """
 
     def __init__(
-        self, environ: Mapping[str, str], log: Path, command: tuple[str, ...] = (), patience: Patience | None = None
+        self,
+        environ: Mapping[str, str],
+        log: Path,
+        home: Path,
+        command: tuple[str, ...] = (),
+        patience: Patience | None = None,
     ) -> None:
+        self._home = home
         self._patience = patience or Patience()
         self.pause_s = self._patience.first_pause_s
         self._environ = dict(environ)
@@ -48,21 +62,18 @@ class SupervisedWorker:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._process is None or self._process.returncode is not None:
-            return
-        with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(self._patience.stop_limit_s):
-                await self._process.wait()
-        except TimeoutError:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+        own = self._process
+        if own is not None and own.returncode is None:
+            await _end(own.pid, lambda: own.returncode is None, self._patience.stop_limit_s)
+        left = background_worker(self._home)
+        if left is not None:
+            await _end(left, lambda: alive(left), self._patience.stop_limit_s)
 
     async def _keep_running(self) -> None:
         clock, patience = asyncio.get_running_loop().time, self._patience
         while True:
+            while background_worker(self._home) is not None:  # noqa: ASYNC110 - another's process tells nobody
+                await asyncio.sleep(self._patience.look_s)
             began = clock()
             try:
                 await self._start()
@@ -92,3 +103,25 @@ class SupervisedWorker:
             )
         finally:
             os.close(log)
+
+
+def background_worker(home: Path) -> int | None:
+    """Process id of the background worker that holds this directory; None if none does, or one of another kind."""
+    try:
+        pid = int((home / "lock").read_text().strip() or "0")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    background = (b"jobd", b"worker") in pairwise(words)
+    return pid if pid > 0 and background and alive(pid) else None
+
+
+async def _end(pid: int, lives: Callable[[], bool], limit_s: float) -> None:
+    for signal_ in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal_)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while lives():  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0.02)
+                return

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +29,7 @@ from jobd_mcp.operations import Request
 from jobd_mcp.serve import serving
 from jobd_mcp.unix_http import exchange
 from jobd_mcp.waiting import Pace
+from support.processes import kill_all
 
 ERAS = ("auto", "legacy")
 WAYS = ("stdio", "http")
@@ -77,24 +82,38 @@ async def token_of(state: Path, name: str, scopes: list[str]) -> str:
     return str(answer["token"])
 
 
-@pytest.fixture
-async def broker(state_dir: Path) -> AsyncIterator[Running]:
-    """In a task of its own: what opened a cancel scope has to close it, and fixtures end in another task."""
-    started: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
-    over = asyncio.Event()
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Running]:
+    """One broker for the tests of a file, on a loop and thread of its own: clients that block don't block it."""
+    directory = Path(tempfile.mkdtemp(prefix="jobd-", dir="/tmp"))
+    started: Future[Running] = Future()
+    over = threading.Event()
 
     async def life() -> None:
-        async with running(state_dir) as one:
+        async with running(directory / "state") as one:
             started.set_result(one)
-            await over.wait()
+            await asyncio.to_thread(over.wait)
 
-    task = asyncio.create_task(life())
-    await asyncio.wait({task, started}, return_when=asyncio.FIRST_COMPLETED)
-    if task.done():
-        await task
-    yield started.result()
-    over.set()
-    await task
+    thread = threading.Thread(target=lambda: _told(started, life), name="broker")
+    thread.start()
+    try:
+        yield started.result(timeout=30)
+    finally:
+        over.set()
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+        left = kill_all(directory)
+        shutil.rmtree(directory, ignore_errors=True)
+    assert not left
+
+
+def _told(started: Future[Running], life: Callable[[], Coroutine[None, None, None]]) -> None:
+    try:
+        asyncio.run(life())
+    except BaseException as error:
+        if started.done():
+            raise
+        started.set_exception(error)
 
 
 def console_script() -> str:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from mcp.client.stdio import StdioServerParameters
 
 from jobd_mcp import local
 from jobd_mcp.local import alive
-from support.waiting import eventually, eventually_sync
+from support.waiting import eventually_sync
 
 SCRIPT = str(Path(sys.executable).with_name("jobd-mcp"))
 INITIALIZE = {
@@ -82,10 +82,8 @@ class Session:
             self.process.kill()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if not stream.closed:
-                try:
+                with suppress(OSError):
                     stream.close()
-                except OSError:
-                    pass
         self.process.wait(10)
 
 
@@ -128,106 +126,84 @@ def test_version_help_and_unknown_arguments() -> None:
     assert "--serve" in wrong.stderr
 
 
-async def test_only_messages_reach_stdout_whatever_comes_in(broker) -> None:
+def test_only_messages_reach_stdout_whatever_comes_in(broker) -> None:
     noisy = {**broker.environ, "JOBD_LOG_LEVEL": "debug", "PYTHONWARNINGS": "always", "PYTHONVERBOSE": ""}
 
-    def drive() -> bytes:
-        with session(noisy) as one:
-            one.greet()
-            one.process.stdin.write(b"\n  \nnonsense\n[]\n{}\n\xff\xfe\x00\n" + b"[" * 5000 + b"\n")
-            one.say(call(1, "job_submit", command="echo\u2028\u0000"), call(2, "job_list"), call(3, "job_explode"))
-            for id_ in (1, 2, 3):
-                one.hear(id_)
-            return one.raw
+    with session(noisy) as one:
+        one.greet()
+        one.process.stdin.write(b"\n  \nnonsense\n[]\n{}\n\xff\xfe\x00\n" + b"[" * 5000 + b"\n")
+        one.say(call(1, "job_submit", command="echo\u2028\u0000"), call(2, "job_list"), call(3, "job_explode"))
+        for id_ in (1, 2, 3):
+            one.hear(id_)
+        raw = one.raw
 
-    raw = await in_thread(drive)
     assert raw.endswith(b"\n")
     for line in raw.split(b"\n")[:-1]:
         assert json.loads(line)["jsonrpc"] == "2.0"
 
 
-async def test_a_message_that_is_too_long_is_refused_by_its_id_and_the_session_goes_on(broker) -> None:
-    def drive() -> None:
-        with session(broker.environ) as one:
-            one.greet()
-            one.say(call(7, "job_submit", command="x" * (9 << 20)))
-            assert one.hear(7)["error"]["data"]["code"] == "payload_too_large"
-            one.say(call(8, "job_list"))
-            assert one.hear(8)["result"]["structuredContent"]["total"] == 0
-
-    await in_thread(drive)
+def test_a_message_that_is_too_long_is_refused_by_its_id_and_the_session_goes_on(broker) -> None:
+    with session(broker.environ) as one:
+        one.greet()
+        one.say(call(7, "job_submit", command="x" * (9 << 20)))
+        assert one.hear(7)["error"]["data"]["code"] == "payload_too_large"
+        one.say(call(8, "job_list"))
+        assert one.hear(8)["result"]["isError"] is False
 
 
 @pytest.mark.parametrize("waiting", [False, True])
-async def test_it_ends_when_stdin_closes(broker, waiting: bool) -> None:
-    def drive() -> None:
-        with session(broker.environ) as one:
-            one.greet()
-            if waiting:
-                submit_and_wait(one)
-            one.process.stdin.close()
-            assert one.process.wait(5) == 0
-            assert one.process.stderr.read() == b""
-
-    await in_thread(drive)
-
-
-@pytest.mark.parametrize("waiting", [False, True])
-async def test_it_ends_when_stdout_closes(broker, waiting: bool) -> None:
-    def drive() -> None:
-        with session(broker.environ) as one:
-            one.greet()
-            if waiting:
-                submit_and_wait(one)
-            one.process.stdout.close()
-            assert one.process.wait(5) == 0
-            assert b"Traceback" not in one.process.stderr.read()
-
-    await in_thread(drive)
-
-
-async def test_it_ends_when_its_parent_is_killed_even_if_stdin_stays_open(broker) -> None:
-    def drive() -> None:
-        read, write = os.pipe()
-        parent = subprocess.Popen(
-            ["sh", "-c", f"{SCRIPT} <&0 >/dev/null & echo $!; wait"],
-            stdin=read, stdout=subprocess.PIPE, env=broker.environ, text=True,
-        )  # fmt: skip
-        try:
-            pid = int(parent.stdout.readline())
-            os.write(write, json.dumps(INITIALIZE).encode() + b"\n")
-            parent.kill()
-            parent.wait()
-            eventually_sync(lambda: not alive(pid), within_s=5)
-        finally:
-            parent.stdout.close()
-            os.close(read)
-            os.close(write)
-
-    await in_thread(drive)
-
-
-async def test_it_does_not_spin_while_it_waits(broker) -> None:
-    def drive() -> None:
-        with session(broker.environ) as one:
-            one.greet()
+def test_it_ends_when_stdin_closes(broker, waiting: bool) -> None:
+    with session(broker.environ) as one:
+        one.greet()
+        if waiting:
             submit_and_wait(one)
-            before, began = one.cpu_s(), time.monotonic()
-            select.select([], [], [], 1.5)
-            assert one.cpu_s() - before <= 0.1 * (time.monotonic() - began)
-
-    await in_thread(drive)
+        one.process.stdin.close()
+        assert one.process.wait(5) == 0
+        assert one.process.stderr.read() == b""
 
 
-async def test_answers_are_still_given_to_a_client_that_closed_stdin_at_once(broker) -> None:
-    def drive() -> None:
-        lines = b"".join(
-            json.dumps(message).encode() + b"\n" for message in (INITIALIZE, INITIALIZED, call(1, "job_list"))
-        )
-        done = subprocess.run([SCRIPT], input=lines, capture_output=True, env=broker.environ, timeout=20, check=True)
-        assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [0, 1]
+@pytest.mark.parametrize("waiting", [False, True])
+def test_it_ends_when_stdout_closes(broker, waiting: bool) -> None:
+    with session(broker.environ) as one:
+        one.greet()
+        if waiting:
+            submit_and_wait(one)
+        one.process.stdout.close()
+        assert one.process.wait(5) == 0
+        assert b"Traceback" not in one.process.stderr.read()
 
-    await in_thread(drive)
+
+def test_it_ends_when_its_parent_is_killed_even_if_stdin_stays_open(broker) -> None:
+    read, write = os.pipe()
+    parent = subprocess.Popen(
+        ["sh", "-c", f"{SCRIPT} <&0 >/dev/null & echo $!; wait"],
+        stdin=read, stdout=subprocess.PIPE, env=broker.environ, text=True,
+    )  # fmt: skip
+    try:
+        pid = int(parent.stdout.readline())
+        os.write(write, json.dumps(INITIALIZE).encode() + b"\n")
+        parent.kill()
+        parent.wait()
+        eventually_sync(lambda: not alive(pid), within_s=5)
+    finally:
+        parent.stdout.close()
+        os.close(read)
+        os.close(write)
+
+
+def test_it_does_not_spin_while_it_waits(broker) -> None:
+    with session(broker.environ) as one:
+        one.greet()
+        submit_and_wait(one)
+        before, began = one.cpu_s(), time.monotonic()
+        select.select([], [], [], 1.5)
+        assert one.cpu_s() - before <= 0.1 * (time.monotonic() - began)
+
+
+def test_answers_are_still_given_to_a_client_that_closed_stdin_at_once(broker) -> None:
+    lines = b"".join(json.dumps(message).encode() + b"\n" for message in (INITIALIZE, INITIALIZED, call(1, "job_list")))
+    done = subprocess.run([SCRIPT], input=lines, capture_output=True, env=broker.environ, timeout=20, check=True)
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [0, 1]
 
 
 def test_a_named_socket_where_nobody_answers_is_one_line_on_stderr(state_dir: Path) -> None:
@@ -291,40 +267,27 @@ async def test_a_broker_elsewhere_is_reached_by_its_url(broker) -> None:
 
 
 @pytest.mark.parametrize(("token", "said"), [("wrong", "JOBD_TOKEN"), (None, "JOBD_TOKEN")])
-async def test_a_broker_elsewhere_that_refuses_us_is_one_line_on_stderr(broker, token: str | None, said: str) -> None:
-    def drive() -> None:
-        environ = {"PATH": os.environ["PATH"], "JOBD_URL": broker.url} | ({"JOBD_TOKEN": token} if token else {})
-        with session(environ) as one:
-            assert one.process.wait(20) == 1
-            assert one.process.stdout.read() == b""
-            told = one.process.stderr.read().decode()
-            assert said in told
-            assert told.count("\n") == 1
-
-    await in_thread(drive)
+def test_a_broker_elsewhere_that_refuses_us_is_one_line_on_stderr(broker, token: str | None, said: str) -> None:
+    environ = {"PATH": os.environ["PATH"], "JOBD_URL": broker.url} | ({"JOBD_TOKEN": token} if token else {})
+    with session(environ) as one:
+        assert one.process.wait(20) == 1
+        assert one.process.stdout.read() == b""
+        told = one.process.stderr.read().decode()
+        assert said in told
+        assert told.count("\n") == 1
 
 
-async def in_thread(drive):
-    """The broker lives on this loop, so a client that blocks needs a thread."""
-    import asyncio
-
-    return await asyncio.to_thread(drive)
-
-
-async def test_a_client_that_never_reads_holds_up_nobody(broker) -> None:
+def test_a_client_that_never_reads_holds_up_nobody(broker) -> None:
     stuck = subprocess.Popen([SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=broker.environ)
     try:
         os.set_blocking(stuck.stdin.fileno(), False)
         line = b"".join(json.dumps({**call(1, "job_events"), "id": n}).encode() + b"\n" for n in range(20_000))
-        await eventually(lambda: _stuffed(stuck.stdin.fileno(), line), within_s=20)
+        eventually_sync(lambda: _stuffed(stuck.stdin.fileno(), line), within_s=20)
 
-        def other() -> None:
-            with session(broker.environ) as one:
-                one.greet()
-                one.say(call(1, "job_list"))
-                one.hear(1, within_s=5)
-
-        await in_thread(other)
+        with session(broker.environ) as one:
+            one.greet()
+            one.say(call(1, "job_list"))
+            one.hear(1, within_s=10)
     finally:
         stuck.kill()
         stuck.stdin.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +21,7 @@ WRITES_ITS_PID = "import os,sys,time; open(sys.argv[1],'a').write(f'{os.getpid()
 
 def worker(directory: Path, then: str, patience: Patience = BRIEF) -> SupervisedWorker:
     script = (sys.executable, "-I", "-c", WRITES_ITS_PID + then, str(directory / "pids"))
-    return SupervisedWorker({"PATH": os.environ["PATH"]}, directory / "worker.log", script, patience)
+    return SupervisedWorker({"PATH": os.environ["PATH"]}, directory / "worker.log", directory, script, patience)
 
 
 def started(directory: Path) -> list[tuple[int, int]]:
@@ -90,7 +92,37 @@ async def test_a_worker_that_does_not_heed_the_signal_is_killed(state_dir: Path)
 
 async def test_a_worker_that_cannot_be_executed_does_no_harm(state_dir: Path) -> None:
     state_dir.mkdir()
-    supervised = SupervisedWorker({}, state_dir / "worker.log", ("/nowhere/at/all",), BRIEF)
+    supervised = SupervisedWorker({}, state_dir / "worker.log", state_dir, ("/nowhere/at/all",), BRIEF)
     supervised.start()
     await eventually(lambda: supervised.pause_s > 0.05)
+    await supervised.stop()
+
+
+async def test_a_worker_that_outlived_its_broker_is_left_to_its_work_and_stopped_in_the_end(state_dir: Path) -> None:
+    state_dir.mkdir()
+    left = subprocess.Popen(
+        [sys.executable, "-I", "-c", "import time; time.sleep(60)", "jobd", "worker", str(state_dir)]
+    )
+    (state_dir / "lock").write_text(f"{left.pid}\n")
+    supervised = worker(state_dir, "time.sleep(60)", Patience(first_pause_s=0.05, look_s=0.05))
+    supervised.start()
+    await asyncio.sleep(0)
+    reaped = asyncio.create_task(asyncio.to_thread(left.wait))
+    assert started(state_dir) == []
+    await supervised.stop()
+    await reaped
+    assert started(state_dir) == []
+
+
+async def test_when_the_worker_that_was_left_ends_a_new_one_is_started(state_dir: Path) -> None:
+    state_dir.mkdir()
+    left = subprocess.Popen(
+        [sys.executable, "-I", "-c", "import time; time.sleep(60)", "jobd", "worker", str(state_dir)]
+    )
+    (state_dir / "lock").write_text(f"{left.pid}\n")
+    supervised = worker(state_dir, "time.sleep(60)", Patience(first_pause_s=0.05, look_s=0.05))
+    supervised.start()
+    left.kill()
+    await asyncio.to_thread(left.wait)
+    await eventually(lambda: len(started(state_dir)) == 1)
     await supervised.stop()
