@@ -1,6 +1,6 @@
 """What a caller's arguments mean. Sloppy clients send "3", "true", '["a"]' and '{}' where the schema says
-number, boolean, list and object; those are understood, there and only there. Everything else stays as it
-came and is judged by the broker. Pure; standard library only.
+number, boolean, list and object, and true or 3 where it says text; those are understood, there and only there.
+Everything else stays as it came and is judged by the broker. Pure; standard library only.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def _meant(schema: Schema, value: Json) -> Json:
     types = types_of(schema)
     if isinstance(value, str) and types and "string" not in types:
         value = _read(types, value)
+    if types == {"string"} and isinstance(value, bool | int | float):
+        return json.dumps(value)  # command=true, env A=1: clients that parse what they were typed
     if types == {"integer"}:
         return _integer(value)
     if types == {"number"} and (isinstance(value, bool) or not isinstance(value, int | float)):
