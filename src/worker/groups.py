@@ -12,13 +12,12 @@ _PROBE_LIMIT_S = 5.0
 
 
 def usable_groups(name: str) -> str | None:
-    """Make a directory for the groups of one worker; None where it can't be made or does not kill.
+    """Where the groups of one worker can be made; None where they can't be, or do not kill.
 
     Tried, not guessed: a process is put into a group there and killed by it.
     """
     try:
         parent = os.path.join(_own_group(), name)
-        os.makedirs(parent, exist_ok=True)
         return parent if _kills(os.path.join(parent, f"probe-{os.getpid()}")) else None
     except (OSError, LookupError):
         return None
@@ -37,7 +36,8 @@ def _own_group() -> str:
 
 
 def _kills(group: str) -> bool:
-    os.mkdir(group)
+    if not cgroup.make(group):
+        return False
     try:
         with subprocess.Popen(["/bin/sh", "-c", "read _"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as probe:
             try:

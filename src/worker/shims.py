@@ -120,9 +120,6 @@ class Shims:
         """Let go of the zygote and the bell. Shims go on."""
         self._bell.close()
         await asyncio.to_thread(self._nursery.close)
-        if self._groups is not None:
-            with contextlib.suppress(OSError):  # jobs that go on are in it
-                os.rmdir(self._groups)
 
     def _request(self, spec: ShimSpec) -> Shim:
         """Make the directory whole, under its lock, and hand the lock over with the request.

@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 
+_TRIES = 10
+
 
 def make(group: str) -> bool:
-    try:
-        os.mkdir(group)
-    except FileExistsError:
-        return True
-    except OSError:
-        return False
-    return True
+    """Make it, and its worker's directory of groups if need be."""
+    for _ in range(_TRIES):
+        try:
+            os.makedirs(group, exist_ok=True)
+            return True
+        except FileNotFoundError:
+            continue  # the worker's directory was just removed with its last group
+        except OSError:
+            return False
+    return False
 
 
 def join(group: str) -> None:
@@ -37,13 +42,17 @@ def populated(group: str) -> bool:
 
 
 def remove(group: str) -> None:
-    """Its members are gone when this is called. Groups that the job made in it go too."""
+    """Its members are gone when this is called. Groups that the job made in it go too.
+
+    The worker's directory goes with its last group: nothing stays when a worker died and its jobs have ended.
+    """
     with contextlib.suppress(OSError):
         os.rmdir(group)
-        return
     for path, _, _ in os.walk(group, topdown=False):
         with contextlib.suppress(OSError):
             os.rmdir(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(group))
 
 
 def put(group: str, name: str, data: bytes) -> None:
