@@ -16,6 +16,9 @@ help:
 	@echo "make tools   programs from npm that some tests need, into .tools"
 	@echo "make clean   remove .venv, .tools and caches"
 
+demo: .venv/.runtime
+	.venv/bin/job demo --directory .demo
+
 test: .venv/.dev
 	.venv/bin/python -m pytest $(ARGS)
 
@@ -56,4 +59,4 @@ clean:
 	@sh tools/install.sh
 	@touch $@
 
-.PHONY: help test check fix docs lock tools clean
+.PHONY: help demo test check fix docs lock tools clean

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from pydantic_core import PydanticUndefined
+
 from broker.app import create_app
 from broker.core.states import ASSIGNMENT_OVER, TABLE, TERMINAL, Cause
 from broker.wire.events import EventType
@@ -21,7 +23,6 @@ from broker.wire.problems import ProblemCode
 from broker.wire.settings import OTHER_KEYS, BrokerSettings, ClientSettings, Settings, WorkerSettings
 from jobd_mcp.operations import Operation, operations
 from jobd_mcp.schemas import Schema
-from pydantic_core import PydanticUndefined
 
 ROOT = Path(__file__).resolve().parent.parent
 OPENAPI = Path("src/jobd_mcp/openapi.json")

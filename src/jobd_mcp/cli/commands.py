@@ -53,6 +53,7 @@ WRITTEN = {
     "down": "machine:down_command",
     "broker": "machine:broker_command",
     "worker": "machine:worker_command",
+    "demo": "machine:demo_command",
     "doctor": "doctor:doctor_command",
     "completion": "completion:completion_command",
 }

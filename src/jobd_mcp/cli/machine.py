@@ -116,6 +116,35 @@ def worker_command() -> click.Command:
     )
 
 
+def demo_command() -> click.Command:
+    def call(directory: Path | None) -> None:
+        import tempfile
+
+        from jobd_mcp.demo import DemoFailed, main
+
+        with tempfile.TemporaryDirectory(prefix="jobd-demo-") as scratch:
+            try:
+                main(directory or Path(scratch) / "demo")
+            except DemoFailed as failure:
+                raise Failure(f"the demonstration failed: {failure}") from None
+
+    return click.Command(
+        "demo",
+        callback=call,
+        params=[
+            click.Option(
+                ["--directory"],
+                type=click.Path(path_type=Path),
+                help="Keep everything there meanwhile; it must not exist. Default: a temporary one.",
+            )
+        ],
+        help=(
+            "Show the main job on this machine: a broker, two workers and an agent's client; then the machine of one "
+            "worker dies, and the other one finishes its job. Ends by itself and leaves nothing behind."
+        ),
+    )
+
+
 def _settings_options(model: type, without: set[str] | None = None) -> list[click.Parameter]:
     """One option for each setting: `--lease-s 5` is JOBD_LEASE_S=5. Parsed where every setting is parsed."""
     from broker.wire.settings import Settings
