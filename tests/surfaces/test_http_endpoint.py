@@ -14,6 +14,7 @@ import pytest
 from jobd_mcp.local import here
 from jobd_mcp.operations import Request
 from jobd_mcp.unix_http import exchange
+from support.processes import processes_of
 from support.requirements import need_node, need_tool
 
 HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
@@ -154,6 +155,7 @@ def test_the_inspector_finds_nothing_to_complain_about(broker, inspector, way: s
         options += ["--header", f"Authorization: Bearer {broker.token}"]
     else:
         target = [str(Path(sys.executable).with_name("jobd-mcp"))]
+        options += ["-e", f"JOBD_STATE_DIR={broker.state}"]  # it passes on nothing that it is not told to
     listed = inspect(inspector, target, *options, "--method", "tools/list", "--strict", environ=environ)
     assert "job_submit" in {tool["name"] for tool in listed["tools"]}
     called = inspect(
@@ -161,3 +163,4 @@ def test_the_inspector_finds_nothing_to_complain_about(broker, inspector, way: s
         environ=environ,
     )  # fmt: skip
     assert called["structuredContent"]["state"] == "queued"
+    assert not processes_of(tmp_path)
