@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.fleet import Fleet
 from support.installation import Installation
 from support.processes import kill_all, processes_of
 from support.waiting import eventually_sync
@@ -46,3 +47,19 @@ def _installed() -> Iterator[Installation]:
     finally:
         kill_all(directory)
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def fleet(short_dir: Path) -> Iterator[Fleet]:
+    """A broker and workers as processes of their own, not started yet. Nothing of them is left after the test."""
+    made = Fleet(short_dir)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def fleet_with_worker(fleet: Fleet) -> Fleet:
+    """A broker and one worker of four slots."""
+    await fleet.start_broker()
+    await fleet.start_worker("w1")
+    return fleet
