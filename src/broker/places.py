@@ -63,7 +63,7 @@ def sockets(state: Path, environ: Mapping[str, str]) -> tuple[Path, Path]:
     if len(os.fsencode(state / "broker.sock")) <= LONGEST_SOCKET_PATH:
         return state / "broker.sock", state / "mcp.sock"
     runtime = environ.get("XDG_RUNTIME_DIR")
-    base = Path(runtime) if runtime and os.path.isdir(runtime) else Path("/tmp") / f"jobd-{os.getuid()}"  # noqa: S108
+    base = Path(runtime) if runtime and os.path.isdir(runtime) else Path("/tmp") / f"jobd-{os.getuid()}"
     directory = base / ("jobd-" + hashlib.sha256(os.fsencode(state)).hexdigest()[:12])
     return directory / "broker.sock", directory / "mcp.sock"
 

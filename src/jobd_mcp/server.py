@@ -61,7 +61,7 @@ def build(
 
 def lowlevel(server: MCPServer[dict[str, Any]]) -> Server[Any]:
     """The server as transports of our own need it. The SDK has no public name for it; a test holds on to this one."""
-    return server._lowlevel_server  # noqa: SLF001
+    return server._lowlevel_server
 
 
 def guide() -> str:

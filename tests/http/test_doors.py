@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fastapi.routing import APIRoute, iter_route_contexts
+from fastapi.routing import iter_route_contexts
 
 from broker.app import bind_tcp, bind_unix, create_app
 from broker.http import surface

@@ -113,7 +113,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def internal(request: Request, error: Exception) -> JSONResponse:
-        log.exception("unexpected", path=request.url.path, exc_info=error)
+        log.error("unexpected", path=request.url.path, exc_info=error)
         return response(Refused(C.INTERNAL, "the broker met a fault of its own; its log has the details"))
 
 
@@ -146,7 +146,7 @@ def _field(error: Mapping[str, Any]) -> FieldProblem:
     return FieldProblem(field=".".join(location), message=message)
 
 
-def _hint(first: FieldProblem, model: type[JobSpec] | type[CancelRequest]) -> str | None:
+def _hint(first: FieldProblem, model: type[JobSpec | CancelRequest]) -> str | None:
     if first.message == "there is no such field":
         name = first.field.rsplit(".", 1)[-1]
         near = difflib.get_close_matches(name, model.model_fields, n=1)

@@ -18,7 +18,6 @@ from broker.store.contract import Row, Store, Tx, Value
 from broker.wire.events import EventType
 from broker.wire.states import AssignmentState, JobState, OnWorkerLost
 
-
 T = TypeVar("T")
 MOST_DECISIONS = 5
 

@@ -223,7 +223,7 @@ async def test_the_bell_tells_of_each_step(room):
 
     async def listen() -> None:
         async for name in room.shims.bell:
-            heard.append(name)  # noqa: PERF401
+            heard.append(name)
 
     task = asyncio.create_task(listen())
     shim = await room.prepare("sh", "-c", "echo hi; sleep 0.3")
