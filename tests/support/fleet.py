@@ -155,8 +155,8 @@ async def output_of(client: BrokerClient, job: int, *, attempt: int | None = Non
 
     async def complete() -> bool:
         assignments = (await client.job_get(job, detail="full")).assignments or []
-        wanted = [a for a in assignments if attempt in (None, a.attempt)][-1]
-        return bool(wanted.log_complete)
+        wanted = [a for a in assignments if attempt in (None, a.attempt)]
+        return bool(wanted and wanted[-1].log_complete)
 
     await eventually(complete, within_s=60)
     return b"".join([part async for part in client.job_output(job, attempt=attempt)])
