@@ -183,7 +183,7 @@ async def test_raw_output_is_the_exact_bytes_in_pages(site) -> None:
 
 async def test_events_are_followed_and_resumed_by_their_number(site) -> None:
     following = asyncio.create_task(follow(site, "/v1/events/stream?since=0", most=8))
-    job, worker, delivery = await started(site)
+    _, worker, delivery = await started(site)
     await worker.finish(delivery)
 
     messages = await following

@@ -79,7 +79,7 @@ async def _opened(path: Path, schema: Schema) -> list[Connection]:
         connections.append(await open_writer(path))
         await connections[0].call(partial(migrate.migrate, migrations=schema.migrations))
         for _ in range(READERS):
-            connections.append(await open_reader(path))
+            connections.append(await open_reader(path))  # each is closed if the next one fails
     except BaseException:
         for connection in connections:
             await connection.close()
