@@ -264,7 +264,8 @@ class Assignment:
 
     def _places(self, admitted: Admitted) -> Places:
         scratch = self._desk.home.scratch(f"{self.job}.{self.attempt}")
-        checkpoints = self._desk.checkpoints / str(self.job)
+        # A root may be shared by machines, and by brokers whose job ids would meet in it.
+        checkpoints = self._desk.checkpoints / self._desk.registered().installation[:12] / str(self.job)
         scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
         checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
         return Places(scratch, checkpoints, admitted.cwd or scratch)

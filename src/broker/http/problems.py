@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from broker.store.contract import StorageError, StorageFull
 from broker.wire.jobs import CancelRequest, JobSpec
@@ -87,6 +88,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         return response(_from_http(request, error))
+
+    @app.exception_handler(ClientDisconnect)
+    async def left(_: Request, __: ClientDisconnect) -> JSONResponse:
+        return response(Refused(C.INVALID_REQUEST, "the client left before its body had come"))  # heard by nobody
 
     @app.exception_handler(StorageFull)
     async def full(_: Request, __: StorageFull) -> JSONResponse:

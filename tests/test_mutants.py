@@ -1,0 +1,46 @@
+"""Planted bugs: each must be caught by the test that it names, else that test sees nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.requirements import ROOT, require
+
+PATCHES = sorted((ROOT / "tests" / "mutants").glob("*.patch"))
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
+def test_a_planted_bug_is_caught(patch: Path, tmp_path: Path) -> None:
+    require("git", shutil.which("git"), how="install git")
+    caught_by = re.search(r"^Caught-by: (\S+)$", patch.read_text(), re.MULTILINE)
+    assert caught_by, "a patch names the test that catches it"
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    subprocess.run(
+        ["git", "apply", "--unsafe-paths", f"--directory={tmp_path}", str(patch)], cwd=tmp_path, env=environ, check=True
+    )
+
+    # Without the bug the same test passes, or this very run of the suite fails there.
+    planted = run(caught_by[1], tmp_path / "src")
+
+    assert planted.returncode == 1, f"not caught:\n{planted.stdout}"
+    assert "failed" in planted.stdout
+
+
+def run(test: str, source: Path) -> subprocess.CompletedProcess[str]:
+    options = ["-q", "-x", "-p", "no:cacheprovider", "--tb=line", "--durations=0", "--durations-min=99"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(ROOT / test)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
