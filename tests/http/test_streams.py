@@ -181,6 +181,20 @@ async def test_raw_output_is_the_exact_bytes_in_pages(site) -> None:
     assert first.headers["x-jobd-size"] == str(len(data))
 
 
+async def test_raw_output_of_one_stream_is_its_exact_bytes(site) -> None:
+    job, worker, delivery = await started(site)
+    await worker.write(delivery, b"out\n\xffERR\nmore")
+    rows = index_row(0, 4, ROW_STDOUT) + index_row(4, 5, ROW_STDERR) + index_row(9, 4, ROW_STDOUT)
+    await write_index(worker, delivery, rows)
+    await worker.finish(delivery, final_size=13, final_index_size=72)
+
+    both = [
+        (await site.unix.get(f"/v1/jobs/{job}/log?raw=true&stream={name}")).content for name in ("stdout", "stderr")
+    ]
+
+    assert both == [b"out\nmore", b"\xffERR\n"]
+
+
 async def test_events_are_followed_and_resumed_by_their_number(site) -> None:
     following = asyncio.create_task(follow(site, "/v1/events/stream?since=0", most=8))
     _, worker, delivery = await started(site)

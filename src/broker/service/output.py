@@ -102,7 +102,7 @@ def _gate(tx: Tx, caller: Caller, holder: Holder, part: Part) -> _Gate:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which part of the output. At most one of tail, head, grep and cursor leads; tail is the default."""
+    """Which part of the output: the end (`tail`, the default), the beginning, a page from `cursor`, or matches."""
 
     attempt: int | None = None
     tail: int | None = None
@@ -111,6 +111,27 @@ class Question:
     context: int = 0
     cursor: int | None = None
     stream: Literal["stdout", "stderr"] | None = None
+    raw: bool = False
+
+    def check(self) -> None:
+        """Refuse what would be ignored: nothing is accepted and then without effect."""
+        leads = [name for name in ("tail", "head", "grep", "raw") if getattr(self, name)]
+        if len(leads) > 1:
+            raise Refused(
+                ProblemCode.INVALID_REQUEST,
+                f"{' and '.join(leads)} don't go together",
+                field=leads[1],
+                hint="give one of them",
+            )
+        if self.context and self.grep is None:
+            raise Refused(ProblemCode.INVALID_REQUEST, "context goes with grep", field="context")
+        if self.tail is not None and self.cursor is not None:
+            raise Refused(
+                ProblemCode.INVALID_REQUEST,
+                "tail and cursor don't go together",
+                field="tail",
+                hint="head with cursor sets how many lines",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +170,33 @@ async def show(broker: Broker, job: int, question: Question) -> Shown:
     )
 
 
-async def raw(broker: Broker, job: int, attempt: int | None, offset: int, limit: int) -> tuple[bytes, int, bool]:
-    """Exact bytes from `offset`; the size; and whether nothing will follow."""
-    found = await broker.store.read(lambda tx: _found(tx, job, attempt))
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Exact bytes of the log between two offsets; of one stream they are fewer than the offsets span."""
+
+    data: bytes
+    end: int
+    size: int
+    complete: bool
+
+
+async def raw(broker: Broker, job: int, question: Question, limit: int) -> Raw:
+    """Exact bytes from the question's cursor on."""
+    found = await broker.store.read(lambda tx: _found(tx, job, question.attempt))
+    offset = question.cursor or 0
     if found.attempt == 0:
-        return b"", 0, False
+        return Raw(b"", offset, 0, complete=False)
 
-    def read() -> tuple[bytes, int]:
-        return broker.logs.read(job, found.attempt, offset, limit), broker.logs.size(job, found.attempt)
+    def read() -> Raw:
+        with broker.logs.opened(job, found.attempt) as snapshot:
+            complete = found.complete(snapshot.size)
+            if question.stream is None:
+                data = snapshot.read(offset, limit)
+                return Raw(data, offset + len(data), snapshot.size, complete)
+            new = reading.changes(snapshot, offset, limit, stream=Stream(question.stream), complete=complete)
+            return Raw(new.data, new.end, snapshot.size, complete)
 
-    data, size = await anyio.to_thread.run_sync(read)
-    return data, size, found.complete(size)
+    return await anyio.to_thread.run_sync(read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +247,7 @@ def _view(broker: Broker, found: Found, question: Question) -> View:
             )
             return searching.grep(snapshot, request)
         if question.cursor is not None:
-            count = question.tail or question.head or DEFAULT_LINES
+            count = question.head or DEFAULT_LINES
             return reading.page(snapshot, question.cursor, count, stream=stream, complete=complete)
         if question.head is not None:
             return reading.head(snapshot, question.head, stream=stream, complete=complete)
