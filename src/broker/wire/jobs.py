@@ -63,7 +63,7 @@ class JobSpec(Frozen):
     needs: list[Name] | None = Field(default=None, description="Tags the worker must have.", max_length=64)
     worker: Name | None = Field(default=None, description="Run on this worker only.")
     on_worker_lost: OnWorkerLost = Field(
-        OnWorkerLost.REQUEUE,
+        default=OnWorkerLost.REQUEUE,
         description="requeue; requeue_exclusive: never two copies; orphan: never again.",
     )
     checkpoint_grace_s: float = Field(default=10, ge=0, le=86_400, description="Seconds from TERM to KILL.")
