@@ -7,6 +7,7 @@ A region is what stands between `<!-- generated: NAME -->` and `<!-- end of gene
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import json
 import re
@@ -118,6 +119,47 @@ def tools() -> str:
     return table(["Tool", "Route", "Scope", "Hints", "What it does"], rows)
 
 
+def tools_in_short() -> str:
+    """For a reader who wants to know what an agent can do, not by which route."""
+    rows = [
+        [f"`{operation.name}`", _hints(operation) or "writes", first_sentence(operation)]
+        for operation in surface()
+        if operation.tool
+    ]
+    return table(["Tool", "Hints", "What it does"], rows)
+
+
+def guaranteed_by(root: Path) -> dict[str, list[str]]:
+    """Promise → the tests that are marked with its id, as `tests/room/test_file.py::test_name`."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for promise in _promises(node):
+                    found.setdefault(promise, []).append(f"{path.relative_to(root)}::{node.name}")
+    return found
+
+
+def _promises(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    """The arguments of its `pytest.mark.guarantee(...)`."""
+    for decorator in function.decorator_list:
+        match decorator:
+            case ast.Call(func=ast.Attribute(attr="guarantee"), args=promises):
+                for promise in promises:
+                    if not isinstance(promise, ast.Constant) or not isinstance(promise.value, str):
+                        raise TypeError(f"{function.name}: write the id of a guarantee as a plain text")
+                    yield promise.value
+
+
+def guarantees() -> str:
+    tests = guaranteed_by(ROOT)
+    sections = []
+    for promise in sorted(tests, key=lambda id_: int(id_.removeprefix("G"))):
+        lines = [f"- `{test.removeprefix('tests/')}`" for test in sorted(tests[promise])]
+        sections.append("\n".join([f"**{promise}**", "", *lines]))
+    return "\n\n".join(sections) + "\n"
+
+
 def other_routes() -> str:
     rows = [
         [
@@ -161,6 +203,8 @@ REGIONS: Mapping[str, Callable[[], str]] = {
     "chart": chart,
     "states": states,
     "tools": tools,
+    "tools-in-short": tools_in_short,
+    "guarantees": guarantees,
     "other-routes": other_routes,
 }
 

@@ -61,6 +61,7 @@ def test_with_a_cancel_requested_the_shim_decides_who_ended_it(final: Final, cau
     assert live_end(final, stop=STOP) is cause
 
 
+@pytest.mark.guarantee("G14")
 def test_a_cancel_that_was_accepted_before_the_start_was_heard_always_ends_cancelled() -> None:
     assert live_end(EXIT_0, stop=replace(STOP, early=True)) is Cause.STOP_CONFIRMED
 
@@ -82,12 +83,14 @@ def test_a_start_that_took_too_long_goes_elsewhere() -> None:
         (OnWorkerLost.ORPHAN, 0, Cause.LOST_ORPHANED),
     ],
 )
+@pytest.mark.guarantee("G7")
 def test_a_loss_is_decided_by_policy_and_bounded(policy: OnWorkerLost, losses: int, cause: Cause) -> None:
     lost = replace(job(J.RUNNING), policy=policy, losses=losses)
 
     assert loss(lost, assignment(A.STARTED), max_losses=3) is cause
 
 
+@pytest.mark.guarantee("G3")
 def test_a_pending_assignment_that_is_lost_was_never_executed_whatever_the_policy() -> None:
     for policy in OnWorkerLost:
         lost = replace(job(J.ASSIGNED), policy=policy, losses=9)
@@ -110,6 +113,7 @@ def test_a_report_after_the_loss_is_not_thrown_away(final: Final, cause: Cause |
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
+@pytest.mark.guarantee("G16")
 def test_every_bad_end_has_a_reason_with_a_code(outcome: Outcome) -> None:
     reason = reason_of(Final(outcome=outcome, exit_code=None))
 

@@ -68,6 +68,7 @@ def test_equal_requirements_share_a_shape_whatever_else_differs() -> None:
         ({}, [machine()], [], "dispatching"),
     ],
 )
+@pytest.mark.guarantee("G16")
 def test_why_a_job_waits(
     wanted: dict[str, object], machines: list[Machine], refused: list[tuple[str, Reason]], code: str
 ) -> None:

@@ -43,6 +43,7 @@ ALL_PAIRS = list(itertools.product(Cause, J, [None, *A]))
 
 
 @pytest.mark.parametrize(("cause", "state", "delivery"), ALL_PAIRS)
+@pytest.mark.guarantee("G2")
 def test_each_pair_of_states_and_cause_is_as_specified(cause: Cause, state: J, delivery: A | None) -> None:
     before = job(state, lost=cause in BY_THE_HOLDER)
     held = assignment(delivery) if delivery is not None else None
@@ -62,10 +63,12 @@ def test_each_pair_of_states_and_cause_is_as_specified(cause: Cause, state: J, d
     assert (done.job.ended_at is not None) == (done.job.state in TERMINAL)
 
 
+@pytest.mark.guarantee("G2")
 def test_the_table_has_a_row_for_every_cause_and_nothing_else() -> None:
     assert set(TABLE) == set(Cause) == set(EXPECTED)
 
 
+@pytest.mark.guarantee("G2")
 def test_terminal_states_are_those_that_nothing_but_their_holder_leaves() -> None:
     assert {J.COMPLETED, J.FAILED, J.CANCELLED, J.ORPHANED} == TERMINAL
     assert {A.PENDING, A.ACKED, A.STARTED} == LIVE
@@ -73,6 +76,7 @@ def test_terminal_states_are_those_that_nothing_but_their_holder_leaves() -> Non
 
 
 @pytest.mark.parametrize("cause", sorted(BY_THE_HOLDER))
+@pytest.mark.guarantee("G12")
 def test_a_lost_job_comes_back_only_by_the_assignment_that_was_lost(cause: Cause) -> None:
     not_by_that_loss = replace(job(J.QUEUED, lost=True), lost_assignment=None)
 
@@ -80,6 +84,7 @@ def test_a_lost_job_comes_back_only_by_the_assignment_that_was_lost(cause: Cause
         step(not_by_that_loss, assignment(A.EXPIRED), cause, FACTS)
 
 
+@pytest.mark.guarantee("G5")
 def test_only_the_newest_assignment_moves_its_job() -> None:
     older = replace(assignment(A.STARTED), id=10)
 
@@ -87,6 +92,7 @@ def test_only_the_newest_assignment_moves_its_job() -> None:
         step(job(J.RUNNING), older, Cause.SUCCEED, FACTS)
 
 
+@pytest.mark.guarantee("G17")
 def test_an_expired_lease_keeps_its_room_until_the_tree_is_known_gone() -> None:
     silent = step(job(J.RUNNING), assignment(A.STARTED), Cause.LOST_REQUEUED, replace(FACTS, gone=False))
     known_gone = step(job(J.RUNNING), assignment(A.STARTED), Cause.LOST_REQUEUED, replace(FACTS, gone=True))
@@ -107,6 +113,7 @@ def test_a_loss_is_counted_and_undone_by_a_resurrection() -> None:
     assert back.assignment is not None and back.assignment.expired_at == 1000 == back.assignment.resumed_at
 
 
+@pytest.mark.guarantee("G12")
 def test_a_claim_makes_the_loss_final() -> None:
     lost = step(job(J.RUNNING), assignment(A.STARTED), Cause.LOST_REQUEUED, FACTS)
     claimed = step(lost.job, None, Cause.CLAIM, FACTS)

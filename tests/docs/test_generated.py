@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from broker.wire.events import EventType
 from broker.wire.problems import ProblemCode
 from broker.wire.settings import known_keys
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-SCRIPTS = ROOT / "scripts"
-
-
-def script(name: str) -> ModuleType:
-    """A program of scripts/, as a module."""
-    sys.path.insert(0, str(SCRIPTS))
-    try:
-        spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(SCRIPTS))
-    return module
+from support.scripts import ROOT, script
 
 
 @pytest.fixture
@@ -44,6 +25,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.guarantee("G21")
 def test_every_derived_file_is_as_the_code_has_it() -> None:
     assert list(script("generate").differences(ROOT)) == []
 

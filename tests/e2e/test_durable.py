@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import random
 
+import pytest
+
 from broker.client import BrokerClient, Unreachable
 from broker.wire.jobs import JobSpec
 from broker.wire.problems import Refused
@@ -50,6 +52,7 @@ async def known_names(fleet) -> set[str]:
                 return names
 
 
+@pytest.mark.guarantee("G1")
 async def test_no_acknowledged_job_is_missing_after_a_kill_in_a_storm(fleet) -> None:
     acknowledged: set[str] = set()
     for _ in range(ROUNDS):

@@ -25,6 +25,7 @@ def same(got: bytes, wanted: bytes) -> None:
     assert hashlib.sha256(got).digest() == hashlib.sha256(wanted).digest()
 
 
+@pytest.mark.guarantee("G15")
 async def test_20_mb_at_full_speed_arrive_exactly(fleet_with_worker) -> None:
     async with fleet_with_worker.client() as client:
         job = await submit(client, f'{PYTHON} -c "{TWENTY_MEGABYTES}"')
@@ -34,6 +35,7 @@ async def test_20_mb_at_full_speed_arrive_exactly(fleet_with_worker) -> None:
         assert done.state.value == "completed"
 
 
+@pytest.mark.guarantee("G15")
 async def test_bytes_of_every_kind_and_no_final_newline_arrive_exactly(fleet_with_worker) -> None:
     program = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 300 + b'\\0\\0end')"
     async with fleet_with_worker.client() as client:
@@ -60,6 +62,7 @@ async def test_characters_cut_at_chunk_edges_are_whole_again(fleet_with_worker) 
 
 
 @pytest.mark.parametrize("seconds", [5])
+@pytest.mark.guarantee("G15")
 async def test_a_broker_that_is_away_in_the_middle_loses_and_slows_nothing(fleet_with_worker, seconds: float) -> None:
     fleet = fleet_with_worker
     async with fleet.client() as client:

@@ -37,6 +37,7 @@ def listening_sockets(pids: set[int]) -> set[str]:
     return found
 
 
+@pytest.mark.guarantee("G19")
 async def test_a_worker_joins_with_a_token_over_tcp_and_listens_on_nothing(fleet, free_port: int) -> None:
     await fleet.start_broker(listen=f"127.0.0.1:{free_port}")
     async with fleet.client() as operator:
@@ -65,6 +66,7 @@ async def test_a_worker_with_a_bad_token_ends_with_a_clear_word(fleet, free_port
     assert "Traceback" not in said
 
 
+@pytest.mark.guarantee("G19")
 async def test_a_token_of_one_worker_does_not_serve_another(fleet, free_port: int) -> None:
     await fleet.start_broker(listen=f"127.0.0.1:{free_port}")
     url = f"http://127.0.0.1:{free_port}"
@@ -78,6 +80,7 @@ async def test_a_token_of_one_worker_does_not_serve_another(fleet, free_port: in
     assert "another worker" in str(ended_early.value)
 
 
+@pytest.mark.guarantee("G19")
 async def test_a_read_token_reads_and_does_no_more(fleet, free_port: int) -> None:
     from broker.wire.problems import ProblemCode, Refused
 

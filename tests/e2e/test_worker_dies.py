@@ -31,6 +31,7 @@ async def running(client, job: int, *, attempt: int = 1) -> None:
     await eventually(check, within_s=30)
 
 
+@pytest.mark.guarantee("G7")
 async def test_a_dead_machines_job_runs_elsewhere_and_the_history_says_why(quick) -> None:
     file = quick.directory / "starts"
     await quick.start_worker("a")
@@ -54,6 +55,7 @@ async def test_a_dead_machines_job_runs_elsewhere_and_the_history_says_why(quick
     assert starts_in(file) == 2
 
 
+@pytest.mark.guarantee("G4", "G11")
 async def test_a_worker_that_is_killed_and_restarted_finds_its_job_as_if_nothing_had_happened(quick) -> None:
     file = quick.directory / "starts"
     await quick.start_worker("a")
@@ -72,6 +74,7 @@ async def test_a_worker_that_is_killed_and_restarted_finds_its_job_as_if_nothing
     assert starts_in(file) == 1
 
 
+@pytest.mark.guarantee("G11")
 async def test_a_job_that_ended_while_its_worker_was_dead_is_reported_with_its_real_exit_code(quick) -> None:
     await quick.start_worker("a")
     async with quick.client() as client:
@@ -90,6 +93,7 @@ def _only_files_left(quick, name: str) -> bool:
     return not [p for p in processes_of(quick.directory / name) if "sleep" in p.command or "bash" in p.command]
 
 
+@pytest.mark.guarantee("G5")
 async def test_a_frozen_worker_changes_nothing_when_it_thaws(quick) -> None:
     file = quick.directory / "starts"
     await quick.start_worker("a")
@@ -113,6 +117,7 @@ async def test_a_frozen_worker_changes_nothing_when_it_thaws(quick) -> None:
         await eventually(lambda: not [p for p in processes_of(quick.directory / "a") if "sleep 4" in p.command])
 
 
+@pytest.mark.guarantee("G8", "G12")
 async def test_a_job_that_must_not_run_twice_comes_back_with_its_worker(quick) -> None:
     file = quick.directory / "starts"
     await quick.start_worker("a")
@@ -135,6 +140,7 @@ async def test_a_job_that_must_not_run_twice_comes_back_with_its_worker(quick) -
     assert starts_in(file) == 1
 
 
+@pytest.mark.guarantee("G9")
 async def test_an_exclusive_job_never_has_two_copies(fleet) -> None:
     file = fleet.directory / "log"
     fleet.settings |= SMALL | {"exclusive_lease_s": "3", "exclusive_margin_s": "1"}
@@ -163,6 +169,7 @@ async def test_with_its_worker_gone_a_shim_stops_its_job_after_a_whole_lease(qui
         await eventually(lambda: not [p for p in processes_of(quick.directory / "a") if "sleep 60" in p.command])
 
 
+@pytest.mark.guarantee("G10")
 async def test_a_broker_that_is_away_for_more_than_a_lease_reclaims_nothing(quick) -> None:
     await quick.start_worker("a")
     async with quick.client() as client:
@@ -198,6 +205,7 @@ async def test_a_worker_goes_on_taking_work_however_the_broker_restarts(quick) -
             assert (await ended(client, job)).state.value == "completed"
 
 
+@pytest.mark.guarantee("G13")
 async def test_a_cancel_reaches_a_job_that_was_started_before_its_worker_restarted(quick) -> None:
     await quick.start_worker("a")
     async with quick.client() as client:

@@ -55,6 +55,7 @@ BAD_SPECS = [
 
 
 @pytest.mark.parametrize(("body", "field", "hint"), BAD_SPECS)
+@pytest.mark.guarantee("G22")
 async def test_a_bad_specification_is_refused_with_code_field_and_hint(site, body, field, hint) -> None:
     before = (await site.operator.job_list()).total
 
@@ -85,6 +86,7 @@ async def test_a_bad_specification_is_refused_with_code_field_and_hint(site, bod
         (b'{"command": "' + b"x" * 10_000_000 + b'"}', 413),
     ],
 )
+@pytest.mark.guarantee("G22")
 async def test_a_body_that_is_no_json_of_ours_is_refused(site, content: bytes, status: int) -> None:
     answer = await site.unix.post("/v1/jobs", content=content, headers={"Content-Type": "application/json"})
 
@@ -166,6 +168,7 @@ json_values = st.recursive(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(body=st.dictionaries(st.sampled_from([*JobSpec.model_fields, "x"]), json_values, max_size=5))
+@pytest.mark.guarantee("G22")
 async def test_no_specification_whatever_makes_a_fault(body) -> None:
     """The models alone: every value is accepted or refused, and nothing else is raised."""
     from pydantic import ValidationError

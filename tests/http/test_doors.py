@@ -55,6 +55,7 @@ async def call(client: httpx.AsyncClient, door: Door, headers: dict[str, str]) -
     return answer.status_code
 
 
+@pytest.mark.guarantee("G19")
 async def test_each_route_opens_for_its_scope_and_for_no_other(site) -> None:
     wrong: list[str] = []
     for door in DOORS:
@@ -79,6 +80,7 @@ def _may(scope: Scope, needed: str) -> bool:
     return scope.value == needed or scope is Scope.OPERATOR or (needed == "read" and scope is Scope.SUBMIT)
 
 
+@pytest.mark.guarantee("G19")
 async def test_a_foreign_host_or_origin_reaches_no_route_by_either_door(site) -> None:
     for door in DOORS:
         for client in (site.tcp, site.unix):
@@ -97,6 +99,7 @@ async def test_loopback_names_are_served(site, host: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/LIVEZ", "//livez", "/livez/", "/livez/..", "/livez%2f", "/metrics", "/nope"])
+@pytest.mark.guarantee("G19")
 async def test_only_the_listed_public_paths_answer_without_a_token_and_by_exact_path(site, path: str) -> None:
     for method in ("GET", "HEAD", "OPTIONS", "TRACE", "POST"):
         assert (await site.tcp.request(method, path)).status_code in (401, 404)
@@ -127,6 +130,7 @@ async def test_a_revoked_token_is_refused_at_once(site) -> None:
     assert (await site.tcp.get("/v1/jobs", headers=site.bearer("read"))).status_code == 401
 
 
+@pytest.mark.guarantee("G19")
 async def test_a_token_is_kept_as_its_hash_and_shown_once(site) -> None:
     listed = (await site.unix.get("/v1/tokens")).text
     database = b"".join(path.read_bytes() for path in site.socket.parent.glob("jobd.sqlite3*"))
@@ -136,6 +140,7 @@ async def test_a_token_is_kept_as_its_hash_and_shown_once(site) -> None:
         assert token.encode() not in database
 
 
+@pytest.mark.guarantee("G19")
 async def test_a_worker_may_only_speak_for_itself(site) -> None:
     from broker.client import BrokerClient
     from broker.wire.problems import ProblemCode, Refused
@@ -154,6 +159,7 @@ async def test_a_worker_may_only_speak_for_itself(site) -> None:
 @pytest.mark.parametrize(
     "address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", ":8765", "localhost", "127.0.0.1:x", "127.0.0.1:99999"]
 )
+@pytest.mark.guarantee("G19")
 def test_anything_wider_than_loopback_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         bind_tcp(address, allow_remote=False)
@@ -169,6 +175,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(free_port: int) -> None:
             bind_tcp(f"127.0.0.1:{free_port}", allow_remote=False)
 
 
+@pytest.mark.guarantee("G19")
 async def test_socket_and_files_are_for_this_user_alone(site) -> None:
     state = site.socket.parent
     await site.unix.post("/v1/jobs", json={"command": "true"})

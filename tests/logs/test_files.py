@@ -45,6 +45,7 @@ def test_what_is_there_is_skipped_and_the_rest_appended(files: LogFiles) -> None
     assert files.read(1, 1, 0, 100) == b"abcdefgh"
 
 
+@pytest.mark.guarantee("G15")
 def test_a_gap_is_refused_with_the_size_and_changes_nothing(files: LogFiles) -> None:
     files.append(1, 1, "log", 0, b"abc")
     with pytest.raises(Gap) as refused:
@@ -301,6 +302,7 @@ def run(make: Callable[[Path], LogFiles], root: Path, examples: int) -> None:
     )
 
 
+@pytest.mark.guarantee("G15")
 def test_the_log_is_always_an_exact_prefix_of_what_was_printed(tmp_path: Path) -> None:
     run(LogFiles, tmp_path / "logs", 100)
 

@@ -26,6 +26,7 @@ async def test_a_queued_job_is_cancelled_at_once(bench) -> None:
     assert answer.counts == {"cancelled": 1}
 
 
+@pytest.mark.guarantee("G14")
 async def test_a_job_whose_assignment_is_pending_is_cancelled_at_once_and_its_ack_refused(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()
@@ -37,6 +38,7 @@ async def test_a_job_whose_assignment_is_pending_is_cancelled_at_once_and_its_ac
     assert await worker.ack(delivery) is W.STALE_ASSIGNMENT
 
 
+@pytest.mark.guarantee("G13")
 async def test_a_running_job_is_stopping_until_its_tree_is_gone(bench) -> None:
     job = await bench.submit(checkpoint_grace_s=7)
     worker = await bench.registered()
@@ -61,6 +63,7 @@ def bench_actor(job):
     return job.stopping.by
 
 
+@pytest.mark.guarantee("G13")
 async def test_a_stop_is_repeated_until_the_list_shows_it(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()
@@ -83,6 +86,7 @@ async def test_a_job_that_ended_by_itself_before_the_stop_keeps_its_end(bench) -
     assert await bench.state(job) == "completed"
 
 
+@pytest.mark.guarantee("G14")
 async def test_a_cancel_between_ack_and_start_always_ends_cancelled(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()
@@ -97,6 +101,7 @@ async def test_a_cancel_between_ack_and_start_always_ends_cancelled(bench) -> No
 
 
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.NEVER_EXECUTED])
+@pytest.mark.guarantee("G14")
 async def test_a_refusal_does_not_undo_a_cancel(bench, outcome: Outcome) -> None:
     job = await bench.submit()
     worker = await bench.registered()
@@ -109,6 +114,7 @@ async def test_a_refusal_does_not_undo_a_cancel(bench, outcome: Outcome) -> None
     assert await bench.state(job) == "cancelled"
 
 
+@pytest.mark.guarantee("G14")
 async def test_a_job_lost_while_a_cancel_was_requested_stays_cancelled(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()

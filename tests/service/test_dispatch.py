@@ -48,6 +48,7 @@ async def test_a_newer_poll_answers_the_older_with_nothing_and_without_a_number(
     assert len((await newer).deliveries) == 1
 
 
+@pytest.mark.guarantee("G17")
 async def test_a_client_that_has_gone_claims_nothing(bench) -> None:
     gone, here = await bench.registered("gone"), await bench.registered("here")
     parked = asyncio.create_task(gone.poll(wait_s=5))
@@ -85,6 +86,7 @@ async def test_higher_priority_runs_first_and_equals_in_order(bench) -> None:
     assert got == [jobs[3], jobs[1], jobs[4], jobs[0], jobs[2]]
 
 
+@pytest.mark.guarantee("G17")
 async def test_a_worker_is_never_given_more_than_it_has(bench) -> None:
     for _ in range(5):
         await bench.submit(cpus=1.5)
@@ -96,6 +98,7 @@ async def test_a_worker_is_never_given_more_than_it_has(bench) -> None:
     assert (used.total, used.used) == (4, 3)
 
 
+@pytest.mark.guarantee("G16")
 async def test_a_job_that_fits_nowhere_delays_nobody_and_says_why(bench) -> None:
     hopeless = await bench.submit(cpus=64, priority=50)
     pinned = await bench.submit(worker="elsewhere", priority=50)

@@ -29,6 +29,7 @@ async def test_the_whole_path_of_a_job(bench) -> None:
     ]
 
 
+@pytest.mark.guarantee("G5")
 async def test_a_stale_worker_can_write_nothing_into_a_job_that_another_has(bench) -> None:
     job = await bench.submit()
     a, b = await bench.registered("a"), await bench.registered("b")
@@ -54,6 +55,7 @@ async def test_a_stale_worker_can_write_nothing_into_a_job_that_another_has(benc
 
 
 @pytest.mark.parametrize("wrong", ["token", "worker", "attempt"])
+@pytest.mark.guarantee("G5")
 async def test_a_write_with_a_wrong_name_is_stale(bench, wrong: str) -> None:
     job = await bench.submit()
     worker, stranger = await bench.registered("a"), await bench.registered("b")
@@ -71,6 +73,7 @@ async def test_a_write_with_a_wrong_name_is_stale(bench, wrong: str) -> None:
     assert await bench.state(job) == "running"
 
 
+@pytest.mark.guarantee("G6")
 async def test_a_repeat_by_the_same_owner_is_a_duplicate_and_changes_nothing(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()
@@ -84,6 +87,7 @@ async def test_a_repeat_by_the_same_owner_is_a_duplicate_and_changes_nothing(ben
     assert (await bench.client.job_get(job)).exit_code == 3
 
 
+@pytest.mark.guarantee("G4")
 async def test_an_ack_permits_only_the_shim_that_asked_first(bench) -> None:
     await bench.submit()
     worker = await bench.registered()
@@ -94,6 +98,7 @@ async def test_an_ack_permits_only_the_shim_that_asked_first(bench) -> None:
     assert await worker.ack(delivery, shim="one") is W.DUPLICATE
 
 
+@pytest.mark.guarantee("G4")
 async def test_an_ack_of_something_started_never_permits_a_second_start(bench) -> None:
     await bench.submit()
     worker = await bench.registered()
@@ -102,6 +107,7 @@ async def test_an_ack_of_something_started_never_permits_a_second_start(bench) -
     assert await worker.ack(delivery) is W.STALE_ASSIGNMENT
 
 
+@pytest.mark.guarantee("G6")
 async def test_a_late_start_after_the_own_final_report_drops_nothing(bench) -> None:
     await bench.submit()
     worker = await bench.registered()
@@ -116,6 +122,7 @@ async def test_a_late_start_after_the_own_final_report_drops_nothing(bench) -> N
     assert await worker.write(delivery, b"tail") == 4
 
 
+@pytest.mark.guarantee("G5")
 async def test_the_tail_of_a_finished_log_is_taken_up_to_its_declared_size_and_no_further(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()
@@ -130,6 +137,7 @@ async def test_the_tail_of_a_finished_log_is_taken_up_to_its_declared_size_and_n
     assert (await bench.client.job_get(job, detail="full")).assignments[0].log_complete is True
 
 
+@pytest.mark.guarantee("G15")
 async def test_the_tail_is_durable_before_its_holder_may_drop_it(bench) -> None:
     await bench.submit()
     worker = await bench.registered()
@@ -143,6 +151,7 @@ async def test_the_tail_is_durable_before_its_holder_may_drop_it(bench) -> None:
     assert (again.size, again.durable) == (2, 2)
 
 
+@pytest.mark.guarantee("G3")
 async def test_nothing_may_be_executed_before_the_ack_was_accepted(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()
@@ -163,6 +172,7 @@ async def test_a_final_report_implies_its_start(bench) -> None:
     assert (await bench.kinds(job))[-2:] == ["job_started", "job_completed"]
 
 
+@pytest.mark.guarantee("G3")
 async def test_an_ack_after_the_pending_lease_is_stale_never_lost(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()
@@ -187,6 +197,7 @@ async def test_a_list_does_not_renew_a_pending_lease(bench) -> None:
     assert await bench.state(job) == "queued"
 
 
+@pytest.mark.guarantee("G5")
 async def test_an_older_epoch_is_told_that_it_is_superseded(bench) -> None:
     await bench.submit()
     old = await bench.registered()
@@ -215,6 +226,7 @@ async def test_a_new_epoch_may_finish_what_an_older_one_started(bench) -> None:
     assert await bench.assignments(job) == ["succeeded"]
 
 
+@pytest.mark.guarantee("G5")
 async def test_two_workers_never_share_a_name_or_an_id(bench) -> None:
     first = await bench.registered("box")
 
@@ -253,6 +265,7 @@ async def test_a_report_of_an_unknown_worker_says_to_register(bench) -> None:
     assert refused.value.code is ProblemCode.UNKNOWN_WORKER
 
 
+@pytest.mark.guarantee("G15")
 async def test_bytes_with_a_wrong_checksum_or_a_gap_are_refused(bench) -> None:
     await bench.submit()
     worker = await bench.registered()

@@ -17,6 +17,7 @@ from support.scripted_worker import ScriptedWorker, SteppedClock
 W = VerdictWord
 
 
+@pytest.mark.guarantee("G7")
 async def test_a_silent_workers_job_is_queued_again_and_visibly(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()
@@ -46,6 +47,7 @@ async def test_a_lease_that_is_renewed_lasts_as_long_as_the_job(bench) -> None:
     assert await bench.assignments(job) == ["started"]
 
 
+@pytest.mark.guarantee("G8")
 async def test_a_job_that_must_not_run_twice_is_orphaned(bench) -> None:
     job = await bench.submit(on_worker_lost="orphan")
     worker = await bench.registered()
@@ -56,6 +58,7 @@ async def test_a_job_that_must_not_run_twice_is_orphaned(bench) -> None:
     assert await bench.state(job) == "orphaned"
 
 
+@pytest.mark.guarantee("G9")
 async def test_an_exclusive_job_stays_running_until_its_old_copy_must_be_gone(make_bench) -> None:
     bench = await make_bench(exclusive_lease_s=100, exclusive_margin_s=30)
     job = await bench.submit(on_worker_lost="requeue_exclusive", checkpoint_grace_s=10)
@@ -69,6 +72,7 @@ async def test_an_exclusive_job_stays_running_until_its_old_copy_must_be_gone(ma
     assert (before, await bench.state(job)) == ("running", "queued")
 
 
+@pytest.mark.guarantee("G7")
 async def test_a_job_that_keeps_losing_its_worker_is_not_queued_for_ever(bench) -> None:
     job = await bench.submit()
     for n in range(3):
@@ -80,6 +84,7 @@ async def test_a_job_that_keeps_losing_its_worker_is_not_queued_for_ever(bench) 
     assert await bench.assignments(job) == ["expired"] * 3
 
 
+@pytest.mark.guarantee("G12")
 async def test_a_lost_job_that_is_still_running_comes_back_to_life(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()
@@ -96,6 +101,7 @@ async def test_a_lost_job_that_is_still_running_comes_back_to_life(bench) -> Non
     assert await bench.assignments(job) == ["succeeded"]
 
 
+@pytest.mark.guarantee("G8", "G12")
 async def test_an_orphan_whose_worker_returns_comes_back_to_life(bench) -> None:
     job = await bench.submit(on_worker_lost="orphan")
     worker = await bench.registered()
@@ -111,6 +117,7 @@ async def test_an_orphan_whose_worker_returns_comes_back_to_life(bench) -> None:
 
 @pytest.mark.parametrize("policy", ["requeue", "orphan"])
 @pytest.mark.parametrize(("exit_code", "state"), [(0, "completed"), (4, "failed")])
+@pytest.mark.guarantee("G12")
 async def test_work_that_finished_during_the_silence_is_not_thrown_away(
     bench, policy: str, exit_code: int, state: str
 ) -> None:
@@ -147,6 +154,7 @@ async def test_an_ended_entry_of_the_list_is_a_final_report(bench) -> None:
     assert await bench.state(job) == "completed"
 
 
+@pytest.mark.guarantee("G12")
 async def test_a_lost_job_that_another_worker_has_does_not_come_back(bench) -> None:
     job = await bench.submit()
     a = await bench.registered("a")
@@ -162,6 +170,7 @@ async def test_a_lost_job_that_another_worker_has_does_not_come_back(bench) -> N
     assert await a.finish(old, Outcome.STOPPED) is W.STALE_ASSIGNMENT
 
 
+@pytest.mark.guarantee("G17")
 async def test_a_stale_process_takes_room_until_it_is_gone(bench) -> None:
     await bench.submit(cpus=1)
     a = await bench.registered("a", slots=1)
@@ -195,6 +204,7 @@ async def test_a_lost_unexecuted_assignment_is_closed_first_and_then_queued(benc
     assert await bench.state(job) == "queued"
 
 
+@pytest.mark.guarantee("G10")
 async def test_silence_counts_only_while_the_broker_was_listening(make_bench) -> None:
     bench = await make_bench(sweep_s=5)
     jobs = [await bench.submit() for _ in range(3)]
@@ -214,6 +224,7 @@ async def test_silence_counts_only_while_the_broker_was_listening(make_bench) ->
     assert [await bench.state(job) for job in jobs] == ["queued"] * 3
 
 
+@pytest.mark.guarantee("G10")
 async def test_clock_jumps_reclaim_nothing(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()
@@ -225,6 +236,7 @@ async def test_clock_jumps_reclaim_nothing(bench) -> None:
     assert await bench.state(job) == "running"
 
 
+@pytest.mark.guarantee("G10")
 async def test_a_broker_that_keeps_crashing_still_reclaims_in_the_end(short_dir: Path) -> None:
     settings, clock, state = BrokerSettings(lease_s=60, sweep_s=5), SteppedClock(), short_dir / "state"
     async with run_broker(settings, state, {}, clock=clock), BrokerClient(f"unix://{state}/broker.sock") as client:
@@ -247,6 +259,7 @@ async def test_a_broker_that_keeps_crashing_still_reclaims_in_the_end(short_dir:
     assert rounds == 12  # a lease of 60 s in lives of 5 s
 
 
+@pytest.mark.guarantee("G7")
 async def test_a_worker_that_comes_back_without_a_job_loses_it_at_once(bench) -> None:
     job = await bench.submit()
     old = await bench.registered()
@@ -264,6 +277,7 @@ async def test_a_worker_that_comes_back_without_a_job_loses_it_at_once(bench) ->
     assert (await bench.client.job_get(job)).reason.code == "worker_lost_it"
 
 
+@pytest.mark.guarantee("G7")
 async def test_absence_is_no_evidence_while_the_answer_may_be_on_its_way(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()
@@ -313,6 +327,7 @@ async def test_only_a_recovered_worker_may_claim(bench) -> None:
 
 
 @pytest.mark.parametrize("meanwhile", ["ends", "is heard"])
+@pytest.mark.guarantee("G6")
 async def test_a_late_expiry_does_not_touch_what_changed_between_its_read_and_its_write(bench, meanwhile: str) -> None:
     job = await bench.submit()
     worker = await bench.registered()

@@ -49,6 +49,7 @@ async def one_is_too_large(store: SqliteStore) -> None:
     await store.run(add("next"), admits=True)
 
 
+@pytest.mark.guarantee("G18")
 async def test_an_oversized_write_in_a_group_harms_only_itself(open_store, small_disk: Path) -> None:
     store = await open_store(small_disk / "jobd.db")
     await one_is_too_large(store)
@@ -99,6 +100,7 @@ async def work_ends_on_a_full_disk(store: SqliteStore, disk: Path) -> None:
     assert (disk / "jobd.db-ballast").stat().st_size >= 256 * 1024
 
 
+@pytest.mark.guarantee("G18")
 async def test_work_ends_on_a_full_disk_and_new_work_is_taken_once_there_is_room(open_store, small_disk: Path) -> None:
     await work_ends_on_a_full_disk(await open_store(small_disk / "jobd.db"), small_disk)
 

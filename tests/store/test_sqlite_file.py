@@ -31,6 +31,7 @@ async def test_files_are_for_their_user_alone(open_store, tmp_path: Path) -> Non
     assert modes == dict.fromkeys(["jobd.db", "jobd.db-wal", "jobd.db-shm", "jobd.db-ballast"], 0o600)
 
 
+@pytest.mark.guarantee("G1")
 async def test_commits_are_synced_and_only_the_writer_moves_the_log(tmp_path: Path) -> None:
     expected = {
         "journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 5000, "wal_autocheckpoint": 0,
@@ -99,6 +100,7 @@ def kept(database: Path) -> set[str]:
         return {row[0] for row in connection.execute("SELECT word FROM things")}
 
 
+@pytest.mark.guarantee("G1")
 def test_no_acknowledged_row_is_missing_after_five_kills_in_a_storm(tmp_path: Path) -> None:
     acknowledged: set[str] = set()
     for round_ in range(5):
@@ -108,6 +110,7 @@ def test_no_acknowledged_row_is_missing_after_five_kills_in_a_storm(tmp_path: Pa
         assert acknowledged <= kept(tmp_path / "jobd.db")
 
 
+@pytest.mark.guarantee("G1")
 def test_a_store_that_answers_before_its_commit_is_seen(tmp_path: Path) -> None:
     acknowledged = storm(tmp_path / "jobd.db", "planted", 100)
     assert acknowledged - kept(tmp_path / "jobd.db")

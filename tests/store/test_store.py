@@ -146,6 +146,7 @@ async def listens(store: SqliteStore, database: Path) -> None:
     assert len(told) == 270
 
 
+@pytest.mark.guarantee("G1")
 async def test_notices_come_after_the_commit_in_its_order_and_never_of_what_was_undone(
     store: SqliteStore, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.guarantee("G22")
 async def test_a_refusal_is_a_result_to_act_on(connect) -> None:
     async with connect() as client:
         before = (await client.call_tool("job_list", {})).structured_content["total"]
@@ -112,6 +113,7 @@ async def test_a_refusal_is_a_result_to_act_on(connect) -> None:
         assert (await client.call_tool("job_list", {})).structured_content["total"] == before
 
 
+@pytest.mark.guarantee("G20")
 async def test_a_wait_returns_by_itself_and_says_how_to_go_on(connect) -> None:
     async with connect() as client:
         id_ = (await client.call_tool("job_submit", PLAIN)).structured_content["id"]
@@ -137,6 +139,7 @@ async def test_progress_tells_the_states_and_always_rises(connect) -> None:
     assert all(total == 0.7 and message == f"{id_} queued" for _, total, message in told)
 
 
+@pytest.mark.guarantee("G20")
 async def test_other_calls_are_answered_during_a_wait(connect) -> None:
     async with connect() as client:
         id_ = (await client.call_tool("job_submit", PLAIN)).structured_content["id"]
@@ -152,6 +155,7 @@ async def test_other_calls_are_answered_during_a_wait(connect) -> None:
         assert time.monotonic() - began < 3.9
 
 
+@pytest.mark.guarantee("G20")
 async def test_a_client_that_gives_up_a_wait_cancels_the_wait_and_not_the_job(connect, broker) -> None:
     async with connect() as client:
         id_ = (await client.call_tool("job_submit", PLAIN)).structured_content["id"]

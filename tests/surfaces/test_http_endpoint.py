@@ -66,6 +66,7 @@ def session_of(broker, credential: str) -> dict[str, str]:
         (None, {"Host": "evil.example"}, 421, "forbidden_host"),
     ],
 )
+@pytest.mark.guarantee("G19")
 def test_the_endpoint_is_guarded_like_every_route(broker, credential, headers, status, code) -> None:
     refused = post(broker, INITIALIZE, broker.token if credential == "good" else credential, **headers)
     assert (refused.status_code, refused.json()["code"]) == (status, code)
@@ -101,6 +102,7 @@ def test_a_body_that_is_too_large_is_refused(broker) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 10_000, b'{"jsonrpc":"2.0"}'])
+@pytest.mark.guarantee("G22")
 def test_garbage_is_a_client_error_and_never_a_500(broker, body: bytes) -> None:
     headers = {**HEADERS, "Authorization": f"Bearer {broker.token}"}
     refused = httpx.post(f"{broker.url}/mcp", content=body, headers=headers, timeout=20, trust_env=False)

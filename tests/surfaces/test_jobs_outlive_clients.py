@@ -37,6 +37,7 @@ async def running(one: Client, job: int) -> bool:
     return (await one.call_tool("job_get", {"job": job})).structured_content["state"] == "running"
 
 
+@pytest.mark.guarantee("G20")
 async def test_a_second_client_sees_the_jobs_of_the_first_finish(state: Path, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     command = f'read -t 1 line; echo "read: $? [$line]"; until test -e {gate}; do sleep 0.05; done; echo done; exit 3'

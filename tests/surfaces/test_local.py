@@ -32,6 +32,7 @@ def brokers(state: Path) -> list[int]:
     return [process.pid for process in processes_of(state) if "jobd_mcp.daemon jobd broker" in process.command]
 
 
+@pytest.mark.guarantee("G20")
 async def test_five_clients_that_start_at_once_end_up_with_one_broker(state: Path) -> None:
     script = Path(os.sys.executable).with_name("jobd-mcp")
 
@@ -98,6 +99,7 @@ def answering(path: Path, body: bytes) -> socket.socket:
 
 
 @pytest.mark.parametrize("body", [b'{"installation":"other","pid":1}', b"[]", b'{"installation":null}'])
+@pytest.mark.guarantee("G19")
 def test_a_stranger_on_the_same_path_is_not_talked_to(state_dir: Path, body: bytes) -> None:
     state_dir.mkdir(mode=0o700)
     (state_dir / "installation").write_text("ours\n")

@@ -126,6 +126,7 @@ def test_version_help_and_unknown_arguments() -> None:
     assert "--serve" in wrong.stderr
 
 
+@pytest.mark.guarantee("G20")
 def test_only_messages_reach_stdout_whatever_comes_in(broker) -> None:
     noisy = {**broker.environ, "JOBD_LOG_LEVEL": "debug", "PYTHONWARNINGS": "always", "PYTHONVERBOSE": ""}
 
@@ -234,6 +235,7 @@ def test_a_broker_that_cannot_start_says_why_on_stderr(state_dir: Path, settings
         assert "Traceback" not in told
 
 
+@pytest.mark.guarantee("G20")
 def test_it_survives_the_death_of_its_broker(background: Path) -> None:
     with session(environ_of(background)) as one:
         one.greet()

@@ -98,6 +98,7 @@ async def machine(state_dir: Path) -> AsyncIterator[Machine]:
     await machine.stop_broker()
 
 
+@pytest.mark.guarantee("G11")
 async def test_after_kill_9_of_the_worker_the_job_goes_on_and_its_real_end_and_whole_output_arrive(
     machine: Machine,
 ) -> None:
@@ -118,6 +119,7 @@ async def test_after_kill_9_of_the_worker_the_job_goes_on_and_its_real_end_and_w
     assert ended.attempt == 1
 
 
+@pytest.mark.guarantee("G15")
 async def test_a_broker_that_is_away_for_five_seconds_loses_no_byte(machine: Machine) -> None:
     job = await machine.submit("for i in $(seq 1 300); do echo line $i; sleep 0.02; done; head -c 300000 /dev/zero")
     await machine.reach(job, JobState.RUNNING)
@@ -168,6 +170,7 @@ async def test_a_job_that_died_with_its_worker_and_shim_is_queued_again_by_the_n
     assert EventType.ASSIGNMENT_EXPIRED in await machine.events(job)
 
 
+@pytest.mark.guarantee("G13")
 async def test_cancel_ends_the_whole_tree_also_after_a_restart_of_the_worker(machine: Machine) -> None:
     job = await machine.submit(
         "trap '' TERM; (setsid sleep 71 &) ; echo up; while :; do sleep 0.1; done", checkpoint_grace_s=0.3
@@ -188,6 +191,7 @@ async def test_a_silent_job_hears_of_its_cancel_within_a_second_of_the_grace(mac
     await machine.reach(job, JobState.CANCELLED, within_s=5)
 
 
+@pytest.mark.guarantee("G16")
 async def test_a_missing_cwd_makes_the_job_wait_and_says_why(machine: Machine) -> None:
     job = await machine.submit("true", cwd="/no/such/place")
 
@@ -208,6 +212,7 @@ async def test_a_program_that_does_not_exist_fails_with_its_path_and_no_exit_cod
     assert "/no/such/program" in ended.reason.message
 
 
+@pytest.mark.guarantee("G19")
 async def test_no_credential_reaches_a_job_and_its_environment_is_the_users(machine: Machine) -> None:
     machine.worker.send_signal(signal.SIGTERM)
     machine.worker.wait(10)

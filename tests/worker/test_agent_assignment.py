@@ -135,6 +135,7 @@ async def test_a_job_runs_once_and_its_output_and_end_arrive(bench: Bench) -> No
     await eventually(lambda: not list((bench.state / "worker" / "scratch").iterdir()))
 
 
+@pytest.mark.guarantee("G3")
 async def test_nothing_is_executed_before_the_ack_was_accepted(bench: Bench) -> None:
     gate = asyncio.Event()
 
@@ -154,6 +155,7 @@ async def test_nothing_is_executed_before_the_ack_was_accepted(bench: Bench) -> 
     assert bench.marks() == ["ran"]
 
 
+@pytest.mark.guarantee("G3")
 async def test_an_ack_that_is_stale_closes_the_shim_and_nothing_runs(bench: Bench) -> None:
     answering("ack", lambda count: VerdictWord.STALE_ASSIGNMENT, bench=bench)
     await bench.start()
@@ -207,6 +209,7 @@ async def test_an_ack_whose_answer_comes_after_its_lease_is_asked_again(bench: B
     assert bench.marks() == ["ran"]
 
 
+@pytest.mark.guarantee("G14")
 async def test_a_stop_that_comes_before_the_ack_is_answered_prevents_the_start(bench: Bench) -> None:
     stop = Stop(job=1, attempt=1, id="s1", why="cancelled", grace_s=1)
 
@@ -234,6 +237,7 @@ async def test_a_stop_is_listed_until_the_tree_is_gone_and_its_end_says_which(be
     await bench.cleared()
 
 
+@pytest.mark.guarantee("G5")
 async def test_what_the_broker_gave_up_is_stopped_and_listed_until_it_is_gone(bench: Bench) -> None:
     await bench.start()
     await bench.submit("trap '' TERM; echo up; while :; do sleep 0.1; done")
@@ -268,6 +272,7 @@ async def test_a_finish_that_is_refused_for_a_lost_lease_is_listed_with_its_end_
     assert all(held.final is not None and held.final.exit_code == 5 for held in listed)
 
 
+@pytest.mark.guarantee("G15")
 async def test_nothing_is_removed_before_the_output_is_durable(bench: Bench) -> None:
     bench.broker.durable_lag = 1
     await bench.start()
@@ -281,6 +286,7 @@ async def test_nothing_is_removed_before_the_output_is_durable(bench: Bench) -> 
     await bench.cleared()
 
 
+@pytest.mark.guarantee("G4", "G11")
 async def test_a_new_epoch_finds_a_running_job_and_nothing_starts_twice(bench: Bench) -> None:
     await bench.start()
     await bench.submit(
@@ -340,6 +346,7 @@ async def test_a_job_without_a_worker_is_stopped_by_its_shim_after_a_lease(bench
     assert (await bench.ended()).outcome is Outcome.LEASE_ENDED
 
 
+@pytest.mark.guarantee("G8")
 async def test_an_orphan_policy_lets_the_job_go_on_without_a_worker(bench: Bench) -> None:
     bench.broker.registered = REGISTERED.model_copy(update={"lease_s": 0.3})
     await bench.start()
@@ -371,6 +378,7 @@ async def test_without_the_network_a_requeue_job_goes_on_and_spools(bench: Bench
     assert (await bench.ended()).exit_code == 2
 
 
+@pytest.mark.guarantee("G9")
 async def test_without_the_network_an_exclusive_job_is_stopped_at_the_end_of_its_exclusive_lease(bench: Bench) -> None:
     bench.broker.registered = REGISTERED.model_copy(update={"lease_s": 0.4, "exclusive_lease_s": 1.0})
     await bench.start()
@@ -402,6 +410,7 @@ async def test_a_missing_cwd_is_refused_without_an_ack(bench: Bench) -> None:
         ({"command": "exit 126"}, Outcome.EXITED, 126),
     ],
 )
+@pytest.mark.guarantee("G16")
 async def test_launch_errors_are_told_from_the_programs_own_codes(
     bench: Bench, spec: dict[str, object], outcome: Outcome, exit_code: int | None
 ) -> None:
@@ -414,6 +423,7 @@ async def test_launch_errors_are_told_from_the_programs_own_codes(
         assert spec["argv"][0] in final.reason
 
 
+@pytest.mark.guarantee("G4")
 async def test_a_delivery_that_is_repeated_runs_once(bench: Bench) -> None:
     await bench.start()
     await bench.submit(f"echo ran >> {bench.state}/marks; sleep 0.3")

@@ -75,6 +75,7 @@ async def test_output_is_found_without_a_bell(store: ScriptedBroker, spool: Spoo
     await eventually(lambda: store.kept[1, "log"] == b"unheard\n", within_s=5)
 
 
+@pytest.mark.guarantee("G15")
 async def test_lost_requests_and_lost_answers_leave_no_gap_and_no_double(
     store: ScriptedBroker, spool: Spool, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def _runs(pid: int) -> bool:
 
 @pytest.mark.parametrize("cgroups", LEVELS)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.guarantee("G13")
 async def test_a_stop_ends_every_kind_of_descendant(closed_room, marks, kind, cgroups):
     closed_room.open(cgroups=cgroups)
     shim = await begun(closed_room, marks, kind)
@@ -74,6 +75,7 @@ async def test_all_kinds_at_once_are_gone_when_the_job_has_ended(closed_room, ma
 
 
 @pytest.mark.parametrize("cgroups", LEVELS)
+@pytest.mark.guarantee("G13")
 async def test_a_main_process_that_exits_leaves_nothing_running(closed_room, marks, cgroups):
     closed_room.open(cgroups=cgroups)
     script = f"{sys.executable} -I -S {HYDRA} {marks} {' '.join(KINDS)} & while ! test -e {marks}/ready; do sleep 0.01; done; exit 3"
@@ -136,6 +138,7 @@ async def test_orphans_that_end_while_the_job_runs_are_no_zombies(room):
     assert shim.out.read_bytes() == b"0\nend\n"
 
 
+@pytest.mark.guarantee("G13")
 async def test_a_tree_that_cannot_be_killed_is_shown_and_not_declared_dead(closed_room, broken_code):
     """A process stuck in the kernel, as a kill that has no effect until a file says otherwise."""
     allowed = closed_room.state / "allow"

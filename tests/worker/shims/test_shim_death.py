@@ -39,6 +39,7 @@ VERDICTS = {
 
 @pytest.mark.parametrize("cgroups", [True, False], ids=["cgroup", "subreaper"])
 @pytest.mark.parametrize("point", [point for point in POINTS if point != "received"])
+@pytest.mark.guarantee("G4", "G13")
 async def test_a_shim_killed_at_any_point_leaves_the_right_verdict_and_no_process(
     closed_room, short_dir, point, cgroups
 ):

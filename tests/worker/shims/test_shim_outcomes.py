@@ -26,6 +26,7 @@ sys.stdout.write(json.dumps({
 
 
 @pytest.mark.parametrize("code", [0, 1, 7, 126, 127, 255])
+@pytest.mark.guarantee("G16")
 async def test_an_exit_code_is_the_programs_own(room, code):
     final = await room.final_of("sh", "-c", f"exit {code}")
     assert (final.outcome, final.exit_code, final.signal, final.reason_code) == (Outcome.EXITED, code, None, None)
@@ -65,6 +66,7 @@ def _made(directory: Path, name: str, content: bytes, mode: int) -> str:
     ],
     ids=["missing", "not on the path", "directory", "not executable", "no shebang", "no interpreter", "below a file"],
 )
+@pytest.mark.guarantee("G16")
 async def test_a_command_that_cannot_be_executed_is_told_from_a_program_that_failed(
     room, short_dir, program, code, words
 ):

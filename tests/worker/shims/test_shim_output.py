@@ -7,6 +7,8 @@ import os
 import sys
 import time
 
+import pytest
+
 from broker.wire.workers import Outcome
 from support.waiting import eventually
 from worker.process.records import ROW, STDERR, STDOUT
@@ -21,6 +23,7 @@ def of_stream(shim, stream):
     return b"".join(data[offset : offset + length] for offset, length, which, _ in rows(shim) if which == stream)
 
 
+@pytest.mark.guarantee("G15")
 async def test_20_mb_at_full_speed_arrive_whole(room):
     writer = "import os,random; r=random.Random(7); b=r.randbytes(1<<20)\nfor _ in range(20): os.write(1,b)"
     whole = "import random,hashlib; b=random.Random(7).randbytes(1<<20); print(hashlib.sha256(b*20).hexdigest())"

@@ -39,6 +39,7 @@ async def test_a_go_that_comes_too_late_changes_nothing_and_a_later_one_counts(r
     assert (await room.ended(shim)).exit_code == 0
 
 
+@pytest.mark.guarantee("G4")
 async def test_a_repeated_go_starts_once(room, short_dir):
     shim = await room.bash(f"echo x >> {short_dir}/ran; sleep 0.2")
     for _ in range(20):
@@ -153,6 +154,7 @@ async def _start_is_durable_before_the_command_runs(room) -> bool:
     return (await room.ended(shim)).exit_code == 0
 
 
+@pytest.mark.guarantee("G3")
 async def test_the_start_record_is_there_before_the_command_runs(room):
     assert await _start_is_durable_before_the_command_runs(room)
 
@@ -177,6 +179,7 @@ async def test_a_start_record_written_after_exec_would_be_noticed(closed_room, b
     assert not await _start_is_durable_before_the_command_runs(closed_room)
 
 
+@pytest.mark.guarantee("G4")
 async def test_an_assignment_is_launched_once(room):
     shim = await room.prepare("true")
     with pytest.raises(FileExistsError):

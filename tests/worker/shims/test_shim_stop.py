@@ -24,6 +24,7 @@ async def test_a_trainer_that_saves_and_exits_0_after_term_is_stopped_not_finish
     assert shim.out.read_bytes() == b"ready\nsaved\n"
 
 
+@pytest.mark.guarantee("G13")
 async def test_who_ignores_term_is_killed_when_the_grace_is_over(room):
     shim = await room.bash("trap '' TERM; echo ready; while :; do sleep 0.05; done")
     await room.printed(shim, b"ready")
