@@ -11,6 +11,7 @@ help:
 	@echo "make test    all tests; ARGS='-k name' selects"
 	@echo "make check   format, lint, types, import contracts, lock, generated files"
 	@echo "make fix     format, and mend what the linter can"
+	@echo "make bench   what jobd costs on this machine, in about eight minutes"
 	@echo "make docs    write the generated files"
 	@echo "make lock    write the requirement locks; ARGS=--upgrade takes newer versions"
 	@echo "make tools   programs from npm that some tests need, into .tools"
@@ -31,6 +32,11 @@ check: .venv/.dev
 	.venv/bin/python -m ruff check --quiet $(PATHS)
 	.venv/bin/lint-imports --no-logo
 	.venv/bin/python -m mypy
+
+bench: .venv/.runtime
+	@for program in submit cycle submit_to_start true_jobs output idle stdio process_start store logs; do \
+		echo; .venv/bin/python benchmarks/$$program.py $(ARGS) || exit 1; \
+	done
 
 fix: .venv/.dev
 	.venv/bin/python -m ruff check --fix --quiet $(PATHS)
@@ -59,4 +65,4 @@ clean:
 	@sh tools/install.sh
 	@touch $@
 
-.PHONY: help demo test check fix docs lock tools clean
+.PHONY: help demo test check bench fix docs lock tools clean
