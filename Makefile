@@ -4,7 +4,7 @@
 
 PYTHON =
 ARGS =
-PATHS = src tests scripts
+PATHS = src tests scripts examples benchmarks
 
 help:
 	@echo "make demo    the main job, shown on this machine in about a minute"
@@ -35,7 +35,7 @@ check: .venv/.dev
 
 bench: .venv/.runtime
 	@for program in submit cycle submit_to_start true_jobs output idle stdio process_start store logs; do \
-		echo; .venv/bin/python benchmarks/$$program.py $(ARGS) || exit 1; \
+		echo; .venv/bin/python benchmarks/$$program.py || exit 1; \
 	done
 
 fix: .venv/.dev
