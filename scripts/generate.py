@@ -149,6 +149,8 @@ def _promises(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]
                     if not isinstance(promise, ast.Constant) or not isinstance(promise.value, str):
                         raise TypeError(f"{function.name}: write the id of a guarantee as a plain text")
                     yield promise.value
+            case _:
+                pass
 
 
 def guarantees() -> str:
