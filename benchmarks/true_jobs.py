@@ -2,7 +2,7 @@
 
     python benchmarks/true_jobs.py [--jobs 300] [--slots 4] [--runs 3]
 
-An array is submitted and waited for; the time is that from the submit to the answer that all have ended.
+The time is that from the submit of an array to the end of its last job.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ async def measure(jobs: int, slots: int, table: Table) -> None:
         used_before_s = (cpu_s(own.broker_pid), cpu_s(*tree(worker)))
         array = (await client.job_submit(JobSpec(argv=["/bin/true"], count=jobs))).array
         assert array is not None
-        while not (await client.job_wait(array=array)).done:
-            continue
+        while (counts := (await client.job_list(array=array, limit=1)).counts) != {"completed": jobs}:
+            assert counts.keys() <= {"queued", "assigned", "running", "completed"}, counts
+            await asyncio.sleep(0.05)
         passed_s = time.perf_counter() - began
         used_after_s = (cpu_s(own.broker_pid), cpu_s(*tree(worker)))
-        counts = (await client.job_list(array=array, limit=1)).counts
-        assert counts == {"completed": jobs}, counts
     broker_s, worker_s = (after - before for before, after in zip(used_before_s, used_after_s, strict=True))
     table.add(
         f"{slots} slots",
