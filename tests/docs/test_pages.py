@@ -141,6 +141,11 @@ def test_every_block_says_its_language_and_is_closed(page: Path) -> None:
     assert {language for language, _ in FENCE.findall(text)} <= known
 
 
+@on_each_page
+def test_no_code_in_the_text_is_broken_by_the_end_of_a_line(page: Path) -> None:
+    assert [line for line in prose(page).splitlines() if line.count("`") % 2] == []
+
+
 def test_a_command_that_the_parser_does_not_know_is_seen() -> None:
     for line, complaint in [
         ("JOBD_URL=unix:///x job submit --no-such-option 1  # a comment", "--no-such-option"),
@@ -150,6 +155,14 @@ def test_a_command_that_the_parser_does_not_know_is_seen() -> None:
         with pytest.raises(click.UsageError, match=complaint):
             parse(words_of_command(line)[1:])
     assert parse(words_of_command("job submit 'a | b' | tee log")[1:]).name == "submit"
+
+
+def test_the_transcript_in_the_readme_is_of_the_demonstration_as_it_is() -> None:
+    titles = re.findall(r"^== (.+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    demonstration = (ROOT / "src" / "jobd_mcp" / "demo.py").read_text()
+    assert titles
+    for title in titles:
+        assert f'_title("{title}")' in demonstration
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
