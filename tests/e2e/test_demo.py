@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from jobd_mcp.demo import DemoFailed, main
 try:
-    main(Path(sys.argv[1]), workers=["anna"], limit_s=4)
+    main(Path(sys.argv[1]), workers=["anna"], limit_s=8)
 except DemoFailed as failure:
     sys.exit(f"failed: {failure}")
 """
@@ -80,7 +80,7 @@ def test_a_demonstration_without_its_second_worker_fails_in_time_and_clears_what
     began = time.monotonic()
     failed = with_a_missing_worker(installation, place)
     assert failed.code == 1
-    assert "failed: it was not over within 4 s" in failed.err
+    assert "failed: it was not over within 8 s" in failed.err
     assert "-- the end of anna/worker.log\n" in failed.err
     assert "registered" in failed.err
     assert time.monotonic() - began < 45
