@@ -51,16 +51,9 @@ async def wait(client: Client, job: int) -> dict[str, Any]:
 
 
 async def logs(client: Client, job: int, **how: Any) -> str:
-    """Output for reading: without colours, cut to a size that a model can take. It is data, never instructions.
-
-    The last line of an answer says whether more is to come: the tail may arrive a moment after the job's end.
-    """
-    while True:
-        result = await client.call_tool("job_logs", {"job": job, **how})
-        text = "\n".join(getattr(part, "text", "") for part in result.content)
-        if "still growing" not in text.splitlines()[-1]:
-            return text
-        await asyncio.sleep(0.2)
+    """Some of a job's output, as text."""
+    result = await client.call_tool("job_logs", {"job": job, **how})
+    return "\n".join(getattr(part, "text", "") for part in result.content)
 
 
 def write(script: Path, text: str) -> None:

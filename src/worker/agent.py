@@ -147,6 +147,8 @@ class Agent:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async for number in signals:
                 log.info("ending on a signal; jobs go on in their shims", signal=signal.Signals(number).name)
+                for assignment in self._held.values():
+                    assignment.leave()
                 await self._exchange.last_word(LAST_WORD_S)
                 scope.cancel()
                 return

@@ -155,6 +155,11 @@ class Assignment:
         if self._terms.policy is OnWorkerLost.REQUEUE:
             self._until(boot_s() + self._terms.lease_s)
 
+    def leave(self) -> None:
+        """This worker ends: a shim that executed nothing yet is closed for good, since nobody will say go to it."""
+        if self._shim is not None and not self._released and self.final is None:
+            self._shim.close()
+
     @property
     def renew_every_s(self) -> float:
         return self._terms.lease_s / 4

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,6 +22,10 @@ from broker.places import private_directory
 
 class HomeTaken(Exception):
     """Another worker holds this directory."""
+
+
+PATIENCE_S = 0.5
+"""The lock of a process that has just ended may be in the hands of a child that is about to exec."""
 
 
 class Home:
@@ -38,15 +43,13 @@ class Home:
         private_directory(directory)
         # Not inheritable: a shim that outlives this process must not keep the next one out.
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(lock, PATIENCE_S):
             holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
             os.close(lock)
             raise HomeTaken(
                 f"another worker{f' (pid {holder})' if holder else ''} uses {directory}; "
                 "stop it, or set JOBD_WORKER_NAME or JOBD_STATE_DIR to run a second one"
-            ) from None
+            )
         os.ftruncate(lock, 0)
         os.pwrite(lock, b"%d\n" % os.getpid(), 0)
         worker_id = _read(directory / "id") or _write(directory / "id", uuid.uuid4().hex)
@@ -116,3 +119,16 @@ def _write(path: Path, text: str) -> str:
     finally:
         os.close(directory)
     return text
+
+
+def _locked(lock: int, within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        else:
+            return True

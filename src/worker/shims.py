@@ -17,6 +17,9 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
+
 from worker.groups import usable_groups
 from worker.handle import Shim, ShimSpec, Started
 from worker.nursery import Nursery
@@ -83,8 +86,19 @@ class Shims:
     async def launch(self, spec: ShimSpec) -> Shim:
         """A shim that is prepared and listens; it executes nothing before `go`.
 
-        Raises FileExistsError if there is one of this assignment, LaunchError if none can be made.
+        Raises FileExistsError if there is one of this assignment, LaunchError if none can be made. Cancelled, it
+        leaves none behind that waits for a go: it is closed, and its records say that nothing was executed.
         """
+        with anyio.CancelScope(shield=True):
+            shim = await self._prepared(spec)
+        try:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        except asyncio.CancelledError:
+            shim.close()
+            raise
+        return shim
+
+    async def _prepared(self, spec: ShimSpec) -> Shim:
         for tries_left in reversed(range(_TRIES)):
             shim = await asyncio.to_thread(self._request, spec)
             try:

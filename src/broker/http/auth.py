@@ -100,15 +100,15 @@ class Doorman:
         return int(self._broker.settings.max_body_mb * (1 << 20))
 
 
-def caller(request: Request) -> Caller:
-    """The caller of this request, as a dependency."""
+async def caller(request: Request) -> Caller:
+    """The caller of this request, as a dependency. Async, as all of them: a plain function costs a thread."""
     found = request.scope.get(CALLER)
     if not isinstance(found, Caller):
         raise Refused(ProblemCode.UNAUTHENTICATED, "a token is needed")
     return found
 
 
-def check_scope(request: Request) -> None:
+async def check_scope(request: Request) -> None:
     """Compare the caller's scopes with what the route itself declares. A dependency of every route."""
     declared = surface.of_route(request.scope.get("route"))
     needed = declared.get("scope") if declared is not None else None
@@ -116,7 +116,7 @@ def check_scope(request: Request) -> None:
         if request.scope["path"] in PUBLIC_PATHS and declared is not None:
             return
         raise Refused(ProblemCode.FORBIDDEN, "this route declares no scope")
-    if not caller(request).may(Scope(needed)):
+    if not (await caller(request)).may(Scope(needed)):
         raise Refused(
             ProblemCode.FORBIDDEN, f"this needs the scope {needed}", hint=f"job token create --scope {needed} NAME"
         )

@@ -20,7 +20,7 @@ OptionalAttempt = Annotated[int | None, Query(ge=1, le=MOST_ID, description="Whi
 MOST_OFFSET = MOST_ID
 
 
-def broker_of(request: Request) -> Broker:
+async def broker_of(request: Request) -> Broker:
     found = request.app.state.broker
     assert isinstance(found, Broker)
     return found

@@ -29,6 +29,7 @@ MOST_IN_ONE_CHUNK = 1 << 20
 DEFAULT_LINES = 100
 FOLLOW_BYTES = 64 * 1024
 FOLLOW_LOOKS_AGAIN_S = 5.0
+TAIL_AWAITED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +149,29 @@ class Shown:
     complete: bool
 
 
+async def settled(broker: Broker, job: int, attempt: int | None = None, within_s: float = TAIL_AWAITED_S) -> None:
+    """Give the tail of an assignment that has ended a moment to arrive: its end may overtake its last lines."""
+    deadline = broker.clock.boot_s() + within_s
+    with broker.wake.watch_jobs((job,)) as watch:
+        while not broker.wake.closed:
+            found = await broker.store.read(partial(_found, job=job, attempt=attempt))
+            if found.final_size is None:
+                return
+            if await anyio.to_thread.run_sync(_all_here, broker, found):
+                return
+            left_s = deadline - broker.clock.boot_s()
+            if left_s <= 0 or not await watch.wait(left_s):
+                return
+
+
+def _all_here(broker: Broker, found: Found) -> bool:
+    size = broker.logs.size(found.job, found.attempt)
+    return found.complete(size, broker.logs.size(found.job, found.attempt, "index"))
+
+
 async def show(broker: Broker, job: int, question: Question) -> Shown:
     """Output for a reader with little room: cleaned, cut, with a last line that says how to go on."""
+    await settled(broker, job, question.attempt)
     found = await broker.store.read(lambda tx: _found(tx, job, question.attempt))
     if found.attempt == 0:
         return Shown(f"[job {job}: no output yet; it is {found.state}]\n", job, 0, 0, 0, 0, 0, complete=False)
@@ -182,6 +204,7 @@ class Raw:
 
 async def raw(broker: Broker, job: int, question: Question, limit: int) -> Raw:
     """Exact bytes from the question's cursor on."""
+    await settled(broker, job, question.attempt)
     found = await broker.store.read(lambda tx: _found(tx, job, question.attempt))
     offset = question.cursor or 0
     if found.attempt == 0:
@@ -189,7 +212,7 @@ async def raw(broker: Broker, job: int, question: Question, limit: int) -> Raw:
 
     def read() -> Raw:
         with broker.logs.opened(job, found.attempt) as snapshot:
-            complete = found.complete(snapshot.size)
+            complete = found.complete(snapshot.size, snapshot.index_size)
             if question.stream is None:
                 data = snapshot.read(offset, limit)
                 return Raw(data, offset + len(data), snapshot.size, complete)
@@ -208,10 +231,12 @@ class Found:
     state: JobState
     newest: int
     final_size: int | None
+    final_index_size: int | None
     over: bool  # this assignment will write no more
 
-    def complete(self, size: int) -> bool:
-        return self.final_size is not None and size >= self.final_size
+    def complete(self, size: int, index_size: int) -> bool:
+        """All that was written is here, and told apart."""
+        return is_complete(self.final_size, self.final_index_size, size, index_size)
 
 
 def _found(tx: Tx, job: int, attempt: int | None) -> Found:
@@ -220,7 +245,7 @@ def _found(tx: Tx, job: int, attempt: int | None) -> Found:
         raise unknown_job(job)
     wanted = attempt if attempt is not None else row.attempt
     if wanted == 0:
-        return Found(job, 0, row.state, 0, None, row.state in TERMINAL)
+        return Found(job, 0, row.state, 0, None, None, row.state in TERMINAL)
     assignment = tx.one("assignment_of_job", job=job, attempt=wanted)
     if assignment is None:
         raise Refused(
@@ -230,7 +255,14 @@ def _found(tx: Tx, job: int, attempt: int | None) -> Found:
             hint=f"attempts so far: {row.attempt}",
         )
     live = assignment["state"] in ("pending", "acked", "started")
-    return Found(job, wanted, row.state, row.attempt, assignment["final_size"], not live)
+    return Found(
+        job, wanted, row.state, row.attempt, assignment["final_size"], assignment["final_index_size"], not live
+    )
+
+
+def is_complete(final_size: int | None, final_index_size: int | None, size: int, index_size: int) -> bool:
+    """Whether the broker has all output that its holder declared. The index is a part of it: it tells the streams apart."""
+    return final_size is not None and size >= final_size and index_size >= (final_index_size or 0)
 
 
 def unknown_job(job: int) -> Refused:
@@ -240,7 +272,7 @@ def unknown_job(job: int) -> Refused:
 def _view(broker: Broker, found: Found, question: Question) -> View:
     stream = Stream(question.stream) if question.stream else None
     with broker.logs.opened(found.job, found.attempt) as snapshot:
-        complete = found.complete(snapshot.size)
+        complete = found.complete(snapshot.size, snapshot.index_size)
         if question.grep is not None:
             request = searching.Request(
                 question.grep, question.context, question.cursor or 0, stream=stream, complete=complete
@@ -296,18 +328,23 @@ async def follow(
             attempt = attempt or min(1, found.attempt)
             while attempt and attempt <= found.newest:
                 this = await broker.store.read(partial(_found, job=job, attempt=attempt))
-                async for piece in _pieces(broker, this, offset):
+                over = attempt < found.newest  # its job went on: nobody waits for an earlier attempt's tail
+                async for piece in _pieces(broker, this, offset, whole=over):
                     offset = piece.end
                     yield piece
-                size = await anyio.to_thread.run_sync(broker.logs.size, job, attempt)
-                if attempt == found.newest or not (this.over and (offset >= size)):
+                if not over:
                     break
                 attempt, offset = attempt + 1, 0
             if found.state in TERMINAL and attempt in (0, found.newest):
                 ended_at = ended_at if ended_at is not None else broker.clock.boot_s()
-                complete = found.final_size is None or offset >= found.final_size
-                if complete or broker.clock.boot_s() - ended_at >= linger_s:
-                    yield await _end(broker, job, complete=complete)
+                complete = found.final_size is not None and offset >= found.final_size
+                if complete or found.final_size is None or broker.clock.boot_s() - ended_at >= linger_s:
+                    async for piece in _pieces(broker, found, offset, whole=True):
+                        offset = piece.end
+                        yield piece
+                    yield await _end(
+                        broker, job, complete=offset >= (found.final_size or 0) and (complete or offset == 0)
+                    )
                     return
             else:
                 ended_at = None
@@ -317,10 +354,13 @@ async def follow(
                 yield None
 
 
-async def _pieces(broker: Broker, found: Found, offset: int) -> AsyncIterator[Piece]:
-    """What is there beyond `offset`, in the order of arrival, as runs of one stream."""
+async def _pieces(broker: Broker, found: Found, offset: int, *, whole: bool) -> AsyncIterator[Piece]:
+    """What is there beyond `offset`, in the order of arrival, as runs of one stream.
+
+    What the index does not tell apart yet is held back, unless `whole`: then no more of it is awaited.
+    """
     while True:
-        pieces = await anyio.to_thread.run_sync(_next_pieces, broker, found, offset)
+        pieces = await anyio.to_thread.run_sync(partial(_next_pieces, broker, found, offset, whole=whole))
         if not pieces:
             return
         for piece in pieces:
@@ -328,10 +368,10 @@ async def _pieces(broker: Broker, found: Found, offset: int) -> AsyncIterator[Pi
             yield piece
 
 
-def _next_pieces(broker: Broker, found: Found, offset: int) -> list[Piece]:
+def _next_pieces(broker: Broker, found: Found, offset: int, *, whole: bool) -> list[Piece]:
     with broker.logs.opened(found.job, found.attempt) as snapshot:
-        size = snapshot.size
-        runs = following.runs(snapshot, offset, FOLLOW_BYTES, whole=found.complete(size) or found.over)
+        whole = whole or found.complete(snapshot.size, snapshot.index_size)
+        runs = following.runs(snapshot, offset, FOLLOW_BYTES, whole=whole)
         return [
             Piece(found.attempt, run.start, run.end, run.stream, snapshot.read(run.start, run.end - run.start))
             for run in runs

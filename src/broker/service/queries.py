@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import anyio.to_thread
@@ -57,7 +58,9 @@ def _size(broker: Broker, job: int, attempt: int | None) -> int | None:
 
 async def _assignment(broker: Broker, row: Row, listened: int, now_ms: int) -> Assignment:
     size = await anyio.to_thread.run_sync(broker.logs.size, row["job"], row["attempt"])
-    complete = None if row["final_size"] is None else size >= row["final_size"]
+    index_size = await anyio.to_thread.run_sync(broker.logs.size, row["job"], row["attempt"], "index")
+    final_size = row["final_size"]
+    complete = None if final_size is None else output.is_complete(final_size, row["final_index_size"], size, index_size)
     view = views.assignment(row, listened=listened, now_ms=now_ms)
     return view.model_copy(update={"log_bytes": size, "log_complete": complete})
 
@@ -134,15 +137,22 @@ async def wait(
     ids = await broker.store.read(lambda tx: _ids(tx, jobs, array))
     deadline = broker.clock.boot_s() + timeout_s
     with broker.wake.watch_jobs(ids) as watch:
+        seen: dict[int, Row] = {}
         while True:
-            rows = await broker.store.read(lambda tx: [tx.one("job_view", job=job) for job in ids])
-            ended = [row for row in rows if row is not None and JobState(row["state"]) in TERMINAL]
+            # What has ended stays so (but for a resurrection, which comes before anyone reads on): only the rest is read.
+            left = [job for job in ids if job not in seen or JobState(seen[job]["state"]) not in TERMINAL]
+            seen |= await broker.store.read(partial(_views, jobs=left))
+            ended = [seen[job] for job in ids if JobState(seen[job]["state"]) in TERMINAL]
             done = len(ended) == len(ids) if mode == "all" else bool(ended)
             left_s = deadline - broker.clock.boot_s()
-            if done or left_s <= 0 or broker.wake.closed:
-                return await _waited(broker, rows, ended, done=done)
-            if not await watch.wait(min(left_s, LOOKS_AGAIN_S)) and await gone():
-                return await _waited(broker, rows, ended, done=done)
+            over = done or left_s <= 0 or broker.wake.closed
+            if over or (not await watch.wait(min(left_s, LOOKS_AGAIN_S)) and await gone()):
+                return await _waited(broker, [seen[job] for job in ids], ended, done=done)
+
+
+def _views(tx: Tx, *, jobs: list[int]) -> dict[int, Row]:
+    rows = {job: tx.one("job_view", job=job) for job in jobs}
+    return {job: row for job, row in rows.items() if row is not None}
 
 
 def _ids(tx: Tx, jobs: list[int], array: int | None) -> list[int]:
@@ -160,9 +170,9 @@ def _ids(tx: Tx, jobs: list[int], array: int | None) -> list[int]:
     return ids
 
 
-async def _waited(broker: Broker, rows: list[Row | None], ended: list[Row], *, done: bool) -> Waited:
+async def _waited(broker: Broker, rows: list[Row], ended: list[Row], *, done: bool) -> Waited:
     over = {row["id"] for row in ended}
-    pending = [row for row in rows if row is not None and row["id"] not in over]
+    pending = [row for row in rows if row["id"] not in over]
     return Waited(
         done=done,
         jobs=[
@@ -181,6 +191,8 @@ def _next(pending: list[Row]) -> str:
 
 async def _ended(broker: Broker, row: Row, *, with_tail: bool) -> Ended:
     duration = None if row["started_at"] is None else round((row["ended_at"] - row["started_at"]) / 1000, 3)
+    if with_tail:
+        await output.settled(broker, row["id"])
     return Ended(
         id=row["id"],
         state=JobState(row["state"]),

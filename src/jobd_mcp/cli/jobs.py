@@ -152,6 +152,9 @@ def _followed(connection: Connection, job: Json) -> int:
     return code
 
 
+ASKED_WITHIN_S = 5.0
+
+
 @contextmanager
 def _cancelling(connection: Connection, job: Json) -> Iterator[None]:
     """Meanwhile Ctrl-C cancels the job, and the output goes on to its end; a second Ctrl-C leaves it.
@@ -159,11 +162,14 @@ def _cancelling(connection: Connection, job: Json) -> Iterator[None]:
     The handler runs in the middle of anything, so it touches no buffered stream, and the call has a thread of its own.
     """
 
+    asking = threading.Thread(target=_cancel, args=(connection, job), daemon=True)
+
     def cancel(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, leave)
-        threading.Thread(target=_cancel, args=(connection, job), daemon=True).start()
+        asking.start()
 
     def leave(number: int, frame: FrameType | None) -> None:
+        asking.join(ASKED_WITHIN_S)  # impatience must not undo the cancel itself
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, cancel)
