@@ -22,8 +22,8 @@ demo: .venv/.runtime
 
 # Most tests wait for processes: three at a time keep two cores busy. A file stays with one of them.
 test: .venv/.dev
-	.venv/bin/python -m pytest -n 3 --dist loadfile -m "not serial" $(ARGS)
 	.venv/bin/python -m pytest -m serial $(ARGS) || [ $$? -eq 5 ]
+	.venv/bin/python -m pytest -n 3 --dist loadfile -m "not serial" $(ARGS)
 
 # The comparisons come first: nothing has been written yet that could hide a difference.
 check: .venv/.dev
