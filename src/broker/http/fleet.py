@@ -40,8 +40,11 @@ async def job_events(
     worker: Annotated[Name | None, Query()] = None,
     actor: Annotated[str | None, Query(max_length=200)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    last: Annotated[int | None, Query(ge=1, le=MOST_ID, description="Look at the last so many events only.")] = None,
 ) -> EventList:
     """What happened and why, in order: every change of jobs and workers."""
+    if last is not None:
+        since = max(since, await queries.last_event(broker) - last)
     return await queries.list_events(broker, since, queries.EventFilter(type, job, project, worker, actor), limit)
 
 

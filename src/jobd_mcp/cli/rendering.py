@@ -8,19 +8,10 @@ from datetime import UTC, datetime
 
 import click
 
+from jobd_mcp.cli.colours import OF_STATE
 from jobd_mcp.schemas import Json, Schema, as_list, as_object
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_COLOURS = {
-    "completed": "green",
-    "online": "green",
-    "running": "cyan",
-    "assigned": "cyan",
-    "failed": "red",
-    "orphaned": "red",
-    "lost": "red",
-    "cancelled": "yellow",
-}
 
 
 def text(value: Json) -> str:
@@ -65,7 +56,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = [click.style(_line(head, widths), bold=True)]
     for row in rows:
-        colour = next((_COLOURS[cell] for cell in row if cell in _COLOURS), None)
+        colour = next((OF_STATE[cell] for cell in row if cell in OF_STATE), None)
         lines.append(click.style(_line(row, widths), fg=colour))
     return lines
 
