@@ -90,24 +90,6 @@ def test_top_fits_itself_into_every_size_that_the_terminal_takes(top: InTerminal
     assert top.ended() == 0
 
 
-def test_top_survives_a_restart_of_the_broker_and_says_that_it_waits(installation: Installation) -> None:
-    installation.good("up")
-    program = InTerminal([JOB, "top", "--every-s", "0.1"], installation.environ, installation.directory)
-    try:
-        program.until_text("q quits")
-        installation.good("down", "--keep-jobs")
-        program.until_text("reconnecting")
-        installation.good("up")
-        program.until(lambda screen: "reconnecting" not in screen.text)
-        job = installation.submit("true")
-        program.until(lambda screen: any("job_completed" in row and f"{job}.1" in row for row in screen.rows))
-        program.type("q")
-        assert program.ended() == 0
-        assert given_back(program)
-    finally:
-        program.close()
-
-
 def test_one_picture_goes_into_a_pipe_without_control_sequences(up: Installation) -> None:
     shown = up.good("top", "--once").text
     assert "\x1b" not in shown

@@ -27,7 +27,7 @@ _BECOME = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);
 
 
 class Terminal:
-    """Cells, a cursor, and a second screen. `faults`: what was written past an edge, where a real one would wrap.
+    """Cells, a cursor, and a second screen. `faults`: what was written past an edge of the second one.
 
     A picture that was on its way during a `resize` is such a fault and none of the program's: clear them then.
     """
@@ -82,8 +82,11 @@ class Terminal:
         if room == 0:
             return
         if self._x + room > self.columns:
-            self.faults.append(f"{character!r} past the right edge of line {self._y + 1}")
-            return
+            if self.other_screen:
+                self.faults.append(f"{character!r} past the right edge of line {self._y + 1}")
+                return
+            self._x = 0
+            self._line_feed()
         self._rows[self._y][self._x : self._x + room] = [character, *[""] * (room - 1)]
         self._x += room
 

@@ -34,7 +34,7 @@ FOR_WORKERS = "spoken by workers, not by people or agents"
 async def job_events(
     broker: The,
     since: Annotated[int, Query(ge=0, le=MOST_ID, description="next_cursor of the call before.")] = 0,
-    type: Annotated[EventType | None, Query()] = None,  # noqa: A002 - the event's own word
+    type: Annotated[EventType | None, Query(description="Only events of this type.")] = None,  # noqa: A002 - the event's own word
     job: Annotated[int | None, Query(ge=1, le=MOST_ID)] = None,
     project: Annotated[Name | None, Query()] = None,
     worker: Annotated[Name | None, Query()] = None,

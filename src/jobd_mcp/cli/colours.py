@@ -1,4 +1,4 @@
-"""Whether to use colours, and which state has which."""
+"""Which state has which colour, and what a terminal can show."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ OF_STATE: Mapping[str, str] = {
 def wanted(stream: TextIO, environ: Mapping[str, str]) -> bool:
     """On a terminal that has them, unless NO_COLOR says no (no-color.org)."""
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
+def has_blocks(stream: TextIO) -> bool:
+    """Whether its encoding has the characters that bars are drawn with."""
+    return (stream.encoding or "").lower().replace("-", "") == "utf8"

@@ -86,7 +86,7 @@ def _live(made: Callable[[int], Feed]) -> int:
 def _until_the_end(screen: Screen, feed: Feed, told: int) -> int:
     listening = [told, sys.stdin.fileno()]
     while True:
-        screen.draw(frame(feed.latest, screen.size(), _now(), plain_bars=_plain()))
+        screen.draw(frame(feed.latest, screen.size(), _now(), plain_bars=not colours.has_blocks(sys.stdout)))
         ready, _, _ = select.select(listening, [], [], TICK_S)
         if told in ready:
             for number in os.read(told, 256):
@@ -127,17 +127,12 @@ def _print(shown: Snapshot) -> None:
     """As it would stand in a terminal of this size."""
     columns, lines = shutil.get_terminal_size((_PIPE_SIZE.columns, _PIPE_SIZE.lines))
     in_colours = colours.wanted(sys.stdout, os.environ)
-    for line in frame(shown, Size(columns, lines), _now(), plain_bars=_plain(), live=False):
+    for line in frame(shown, Size(columns, lines), _now(), plain_bars=not colours.has_blocks(sys.stdout), live=False):
         print(painted_line(line, colours=in_colours))
 
 
 def _now() -> Now:
     return Now(time.monotonic(), datetime.now(UTC))
-
-
-def _plain() -> bool:
-    """Whether the terminal's encoding lacks block characters."""
-    return (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
 
 
 def _facts(shown: Snapshot) -> dict[str, object]:

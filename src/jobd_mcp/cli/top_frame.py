@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 
 from jobd_mcp.cli import cells
 from jobd_mcp.cli.colours import OF_STATE
+from jobd_mcp.cli.columns import Column, laid_out
 from jobd_mcp.cli.rendering import duration, reason, text
 from jobd_mcp.cli.top_feed import SHOWN_STATES, Snapshot
 from jobd_mcp.schemas import Json, Schema, as_list, as_object
 
 KEYS = "q quits"
 BAR = 12
-_LEAST_WHAT = 12
 _EVENTS_SHARE = 4  # of the lines, events get a quarter at most
 _WORKERS_SHARE = 3
 
@@ -44,15 +44,6 @@ class Now:
 
     monotonic: float
     wall: datetime
-
-
-@dataclass(frozen=True)
-class Column:
-    """`most`: cells beyond which its text is cut. None: it shares what the others leave."""
-
-    head: str
-    most: int | None = None
-    right: bool = False
 
 
 def frame(shown: Snapshot, size: Size, now: Now, *, plain_bars: bool = False, live: bool = True) -> list[Line]:
@@ -121,7 +112,7 @@ def _workers(workers: Sequence[Schema], columns: int, most: int, plain_bars: boo
         Column("STATE", 8),
         Column("SLOTS", 24),
         Column("SEEN", 8, right=True),
-        Column("RUNS"),
+        Column("RUNS", is_open=True),
     ]
     return _table(head, rows, columns, most)
 
@@ -145,7 +136,11 @@ def _jobs(shown: Snapshot, columns: int, most: int, now: Now) -> list[Line]:
     total = sum(count for count in counts if isinstance(count, int))
     head = [Column("JOB", 9, right=True), Column("STATE", 9), Column("WORKER", 16), Column("TIME", 10, right=True)]
     waits = any(row[-1] for row in rows[: max(0, most - 1)])
-    head += [Column("WHAT"), Column("WAITS BECAUSE")] if waits else [Column("WHAT")]
+    head += (
+        [Column("WHAT", is_open=True), Column("WAITS BECAUSE", is_open=True)]
+        if waits
+        else [Column("WHAT", is_open=True)]
+    )
     return _table(head, [row[: len(head)] for row in rows], columns, most, total)
 
 
@@ -187,31 +182,10 @@ def _table(
     if fits < 1:
         return []
     shown = rows[:fits]
-    widths = _widths(columns, shown, room)
-    lines: list[Line] = [(Span(_row([column.head for column in columns], columns, widths), "bold"),)]
-    lines += [(Span(_row(row, columns, widths), _colour(row)),) for row in shown]
+    told = laid_out(columns, shown, room)
+    lines: list[Line] = [(Span(told[0], "bold"),)]
+    lines += [(Span(line, _colour(row)),) for line, row in zip(told[1:], shown, strict=True)]
     return lines if total <= len(shown) else [*lines, (Span(f"and {total - len(shown):,} more", "dim"),)]
-
-
-def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> list[int]:
-    needs = [max(map(cells.width, [column.head, *(row[i] for row in rows)])) for i, column in enumerate(columns)]
-    fixed = [min(need, column.most) if column.most else 0 for need, column in zip(needs, columns, strict=True)]
-    left = room - sum(fixed) - 2 * (len(columns) - 1)
-    open_ = [i for i, column in enumerate(columns) if column.most is None]
-    for place, i in enumerate(open_):
-        share = max(_LEAST_WHAT, left // (len(open_) - place))
-        others = sum(needs[j] for j in open_[place + 1 :])
-        fixed[i] = min(needs[i], max(share, left - others))
-        left -= fixed[i]
-    return fixed
-
-
-def _row(row: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
-    parts = [
-        cells.pad(cells.cut(cell, width), width, right=column.right)
-        for cell, column, width in zip(row, columns, widths, strict=True)
-    ]
-    return "  ".join(parts).rstrip()
 
 
 def _colour(row: Sequence[str]) -> str:
