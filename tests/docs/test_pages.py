@@ -16,6 +16,7 @@ from broker.wire.jobs import JobSpec
 from broker.wire.problems import ProblemCode
 from broker.wire.settings import FOREIGN_KEYS, known_keys
 from jobd_mcp.cli.commands import job
+from jobd_mcp.cli.faults import Fault
 from support.scripts import ROOT, script
 from worker.environment import Identity, Places, environment
 
@@ -107,9 +108,8 @@ def test_settings_and_variables_that_are_named_exist(page: Path, tmp_path: Path)
 
 @on_each_page
 def test_events_and_operations_that_are_named_exist(page: Path) -> None:
-    known = (
-        operations() | known_keys().keys() | {event.value for event in EventType} | {code.value for code in ProblemCode}
-    )
+    codes = {code.value for code in (*EventType, *ProblemCode, *Fault)}
+    known = operations() | known_keys().keys() | codes
     named = {code for code in CODE.findall(prose(page)) if NAMED.fullmatch(code)}
     assert named <= known
 
