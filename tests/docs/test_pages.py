@@ -165,6 +165,23 @@ def test_the_transcript_in_the_readme_is_of_the_demonstration_as_it_is() -> None
         assert f'_title("{title}")' in demonstration
 
 
+def test_what_was_recorded_is_put_where_the_readme_marks_it() -> None:
+    pictures = script("pictures")
+    page = "before\n<!-- recorded: demo -->\nold\n<!-- end of recorded -->\nafter\n"
+    new = pictures.recorded(page, ["== new", "line"])
+    assert new == page.replace("old\n", "\n```text\n== new\nline\n```\n\n")
+    assert len(pictures.RECORDED.findall((ROOT / "README.md").read_text())) == 1
+
+
+def test_a_picture_is_text_that_stands_in_its_cells() -> None:
+    pictures = script("pictures")
+    drawn = pictures.svg("\x1b[31ma <b\x1b[0m  c\n", "title")
+    assert re.findall(r'<text x="([0-9.]+)".*?fill="(#\w+)">(.*?)</text>', drawn) == [
+        ("14.0", "#f7768e", "a &lt;b"),
+        ("64.4", "#c0caf5", "c"),
+    ]
+
+
 def test_every_page_can_be_reached_from_the_readme() -> None:
     reached: set[Path] = set()
     open_pages = [ROOT / "README.md"]

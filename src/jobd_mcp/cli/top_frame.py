@@ -17,6 +17,8 @@ KEYS = "q quits"
 BAR = 12
 _EVENTS_SHARE = 4  # of the lines, events get a quarter at most
 _WORKERS_SHARE = 3
+_LINES_FOR_GAPS = 20
+_TOLD_OTHERWISE = ("cause", "worker", "reason_code")
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,13 @@ def frame(shown: Snapshot, size: Size, now: Now, *, plain_bars: bool = False, li
     `live`: it fills the screen, and says which keys there are.
     """
     head = _head(shown, now)
+    gap_line: list[Line] = [()] if size.lines >= _LINES_FOR_GAPS else []
+    head += gap_line
     keys: list[Line] = [(Span(KEYS, "dim"),)] if live else []
     room = size.lines - len(head) - len(keys)
     events = _events(shown, min(room // _EVENTS_SHARE, 8))
     workers = _workers(shown.workers, size.columns, max(2, (room - len(events)) // _WORKERS_SHARE), plain_bars)
+    workers += gap_line
     jobs = _jobs(shown, size.columns, room - len(events) - len(workers), now)
     gap: list[Line] = [()] * (room - len(events) - len(workers) - len(jobs)) if live else []
     body = [*workers, *jobs, *gap, *events]
@@ -156,7 +161,7 @@ def _event(event: Schema) -> Line:
     kind = text(event.get("type"))
     about = ".".join(text(event.get(name)) for name in ("job", "attempt") if event.get(name) is not None)
     data = as_object(event.get("data"))
-    detail = " ".join(f"{text(name)}={text(value)}" for name, value in data.items() if name not in ("cause", "worker"))
+    detail = " ".join(f"{text(name)}={text(value)}" for name, value in data.items() if name not in _TOLD_OTHERWISE)
     colour = OF_STATE.get(kind.partition("_")[2], "")
     rest = "  ".join(part for part in (about, text(event.get("worker")), detail) if part)
     return (Span(f"{clock}  ", "dim"), Span(cells.pad(kind, 18), colour), Span(f"  {rest}"))
