@@ -83,6 +83,7 @@ def worker_absent(healthy: Installation) -> set[object]:
         eventually_sync(lambda: f"{state}/worker" in lonely.job("doctor").text.partition("log ends with: ")[2])
         return doctor(lonely)
     finally:
+        up.terminate()  # it still waits for that worker
         up.communicate(timeout=60)
         lonely.good("down")
 

@@ -150,6 +150,13 @@ def test_events_without_options_are_the_last_ones(up: Installation) -> None:
     assert f"{job}.1" in last[1]
 
 
+def test_a_run_that_must_wait_says_why_nothing_comes(up: Installation, at_terminal: Start) -> None:
+    running = at_terminal("run", "--needs", "no-such-tag", "true")
+    running.until_text("no worker fits")
+    running.type("\x03")
+    assert running.ended() == 130
+
+
 def test_followed_logs_of_a_job_that_waits_say_why_nothing_comes(up: Installation, at_terminal: Start) -> None:
     job = up.submit("--needs", "no-such-tag", "true")
     following = at_terminal("logs", "-f", str(job))

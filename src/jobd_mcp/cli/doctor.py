@@ -82,7 +82,10 @@ def doctor_command() -> click.Command:
         "doctor",
         callback=call,
         params=[click.Option(["--json", JSON_FLAG], is_flag=True, help="Print the findings as JSON.")],
-        help="Look for the commonest set-up faults, and say how to mend each. Changes nothing. Exits 1 if it finds one.",
+        help=(
+            "Look for the commonest set-up faults, and say how to mend each. Changes nothing. Exits 1 if it finds one "
+            "that keeps jobs from running."
+        ),
         short_help="Look for set-up faults.",
     )
 

@@ -74,6 +74,8 @@ def run_command() -> click.Command:
         if "count" in spec:
             raise Failure("job run runs one job", hint="job submit --count N --wait")
         made = as_object(connection.call(by_name()["job_submit"], spec).json())
+        if made.get("waiting") and sys.stderr.isatty():
+            say(rendering.job_line(made))  # else nothing would be seen, and nobody would know why
         return _followed(connection, made["id"])
 
     return ProgramCommand(

@@ -154,6 +154,7 @@ def demo_command() -> click.Command:
             "Show the main job on this machine: a broker, two workers and an agent's client; then the machine of one "
             "worker dies, and the other one finishes its job. Ends by itself and leaves nothing behind."
         ),
+        short_help="Show what it does: a machine dies, its job goes on.",
     )
 
 

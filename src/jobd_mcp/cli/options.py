@@ -105,5 +105,5 @@ def _help(schema: Schema) -> str:
     default = schema.get("default")
     if default is not None and default is not False:
         shown = default if isinstance(default, str) else json.dumps(default)
-        said = f"{said} (default {shown})" if said else f"Default {shown}"
+        said = f"{said} (default {shown})" if said else f"Default: {shown}"
     return f"{said}." if said else ""
