@@ -13,6 +13,7 @@ help:
 	@echo "make fix     format, and mend what the linter can"
 	@echo "make bench   what jobd costs on this machine, in about eight minutes"
 	@echo "make docs    write the generated files"
+	@echo "make pictures  the README's picture and transcript, from real runs"
 	@echo "make lock    write the requirement locks; ARGS=--upgrade takes newer versions"
 	@echo "make tools   programs from npm that some tests need, into .tools"
 	@echo "make clean   remove .venv, .tools and caches"
@@ -36,7 +37,7 @@ check: .venv/.dev
 	.venv/bin/python -m mypy
 
 bench: .venv/.runtime
-	@for program in submit cycle submit_to_start true_jobs output idle stdio process_start store logs; do \
+	@for program in submit cycle submit_to_start true_jobs output idle stdio cli process_start store logs; do \
 		echo; .venv/bin/python benchmarks/$$program.py || exit 1; \
 	done
 
@@ -46,6 +47,9 @@ fix: .venv/.dev
 
 docs: .venv/.dev
 	.venv/bin/python scripts/generate.py
+
+pictures: .venv/.dev
+	.venv/bin/python scripts/pictures.py
 
 lock: .venv/.dev
 	.venv/bin/python scripts/lock.py $(ARGS)
@@ -67,4 +71,4 @@ clean:
 	@sh tools/install.sh
 	@touch $@
 
-.PHONY: help demo test check bench fix docs lock tools clean
+.PHONY: help demo test check bench fix docs pictures lock tools clean

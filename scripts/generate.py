@@ -22,6 +22,7 @@ from broker.core.states import ASSIGNMENT_OVER, TABLE, TERMINAL, Cause
 from broker.wire.events import EventType
 from broker.wire.problems import ProblemCode
 from broker.wire.settings import OTHER_KEYS, BrokerSettings, ClientSettings, Settings, WorkerSettings
+from jobd_mcp.cli.faults import Fault
 from jobd_mcp.operations import Operation, operations
 from jobd_mcp.schemas import Schema
 
@@ -63,6 +64,10 @@ def settings() -> str:
 
 def events() -> str:
     return table(["Event", "Meaning"], [[f"`{event.value}`", event.means] for event in EventType])
+
+
+def faults() -> str:
+    return table(["Code", "What is wrong", "What mends it"], [[f"`{f}`", f.means, f"{f.mended_by}."] for f in Fault])
 
 
 def problems() -> str:
@@ -200,6 +205,7 @@ def openapi_text() -> str:
 REGIONS: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "events": events,
+    "faults": faults,
     "problems": problems,
     "transitions": transitions,
     "chart": chart,

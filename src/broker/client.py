@@ -155,6 +155,7 @@ class BrokerClient:
         worker: str | None = None,
         actor: str | None = None,
         limit: int = 50,
+        last: int | None = None,
     ) -> EventList:
         query: Query = {
             "since": since,
@@ -164,6 +165,7 @@ class BrokerClient:
             "worker": worker,
             "actor": actor,
             "limit": limit,
+            "last": last,
         }
         return await self._call(EventList, "GET", "/v1/events", query=query)
 

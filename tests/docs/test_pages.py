@@ -16,6 +16,7 @@ from broker.wire.jobs import JobSpec
 from broker.wire.problems import ProblemCode
 from broker.wire.settings import FOREIGN_KEYS, known_keys
 from jobd_mcp.cli.commands import job
+from jobd_mcp.cli.faults import Fault
 from support.scripts import ROOT, script
 from worker.environment import Identity, Places, environment
 
@@ -107,9 +108,8 @@ def test_settings_and_variables_that_are_named_exist(page: Path, tmp_path: Path)
 
 @on_each_page
 def test_events_and_operations_that_are_named_exist(page: Path) -> None:
-    known = (
-        operations() | known_keys().keys() | {event.value for event in EventType} | {code.value for code in ProblemCode}
-    )
+    codes = {code.value for code in (*EventType, *ProblemCode, *Fault)}
+    known = operations() | known_keys().keys() | codes
     named = {code for code in CODE.findall(prose(page)) if NAMED.fullmatch(code)}
     assert named <= known
 
@@ -163,6 +163,23 @@ def test_the_transcript_in_the_readme_is_of_the_demonstration_as_it_is() -> None
     assert titles
     for title in titles:
         assert f'_title("{title}")' in demonstration
+
+
+def test_what_was_recorded_is_put_where_the_readme_marks_it() -> None:
+    pictures = script("pictures")
+    page = "before\n<!-- recorded: demo -->\nold\n<!-- end of recorded -->\nafter\n"
+    new = pictures.recorded(page, ["== new", "line"])
+    assert new == page.replace("old\n", "\n```text\n== new\nline\n```\n\n")
+    assert len(pictures.RECORDED.findall((ROOT / "README.md").read_text())) == 1
+
+
+def test_a_picture_is_text_that_stands_in_its_cells() -> None:
+    pictures = script("pictures")
+    drawn = pictures.svg("\x1b[31ma <b\x1b[0m  c\n", "title")
+    assert re.findall(r'<text x="([0-9.]+)".*?fill="(#\w+)">(.*?)</text>', drawn) == [
+        ("14.0", "#f7768e", "a &lt;b"),
+        ("64.4", "#c0caf5", "c"),
+    ]
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:

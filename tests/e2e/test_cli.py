@@ -282,27 +282,6 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_doctor_finds_nothing_wrong_with_a_good_set_up(up: Installation) -> None:
-    done = up.good("doctor")
-    assert "!!" not in done.text
-    assert "online: " in done.text
-
-
-def test_doctor_names_each_fault_and_its_fix(installation: Installation) -> None:
-    unknown = installation.job("doctor", extra={"JOBD_LEASE": "5"})
-    assert unknown.code == 1
-    assert "did you mean JOBD_LEASE_S?" in unknown.text
-    installation.state.mkdir(mode=0o755)
-    readable = installation.job("doctor")
-    assert readable.code == 1
-    assert f"fix: chmod 700 {installation.state}" in readable.text
-    installation.state.chmod(0o700)
-    down = installation.job("doctor", "--json")
-    assert down.code == 0
-    findings = {finding["about"]: finding for finding in down.json()["findings"]}  # type: ignore[attr-defined]
-    assert findings["broker"]["fix"] == "job up"
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_are_printed_and_complete_commands_and_options(
     installation: Installation, shell: str

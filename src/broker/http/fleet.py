@@ -34,14 +34,17 @@ FOR_WORKERS = "spoken by workers, not by people or agents"
 async def job_events(
     broker: The,
     since: Annotated[int, Query(ge=0, le=MOST_ID, description="next_cursor of the call before.")] = 0,
-    type: Annotated[EventType | None, Query()] = None,  # noqa: A002 - the event's own word
+    type: Annotated[EventType | None, Query(description="Only events of this type.")] = None,  # noqa: A002 - the event's own word
     job: Annotated[int | None, Query(ge=1, le=MOST_ID)] = None,
     project: Annotated[Name | None, Query()] = None,
     worker: Annotated[Name | None, Query()] = None,
     actor: Annotated[str | None, Query(max_length=200)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    last: Annotated[int | None, Query(ge=1, le=MOST_ID, description="Look at the last so many events only.")] = None,
 ) -> EventList:
     """What happened and why, in order: every change of jobs and workers."""
+    if last is not None:
+        since = max(since, await queries.last_event(broker) - last)
     return await queries.list_events(broker, since, queries.EventFilter(type, job, project, worker, actor), limit)
 
 

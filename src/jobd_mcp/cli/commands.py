@@ -49,6 +49,7 @@ WRITTEN = {
     "wait": "jobs:wait_command",
     "logs": "logs:logs_command",
     "events": "events:events_command",
+    "top": "top:top_command",
     "up": "machine:up_command",
     "down": "machine:down_command",
     "broker": "machine:broker_command",
@@ -57,7 +58,7 @@ WRITTEN = {
     "doctor": "doctor:doctor_command",
     "completion": "completion:completion_command",
 }
-ORDER = ("submit", "run", "list", "status", "logs", "wait", "cancel", "workers", "events", "token")
+ORDER = ("submit", "run", "list", "status", "logs", "wait", "cancel", "top", "workers", "events", "token")
 _EXPLICIT = {shape.operation for shape in SHAPES.values()} | {"job_submit", "job_wait", "job_logs", "job_events"}
 
 

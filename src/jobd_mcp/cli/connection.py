@@ -122,7 +122,10 @@ def connect(environ: Mapping[str, str], *, start: bool = False) -> Connection:
     if url is not None:
         return Connection(url, local.setting(environ, "token"))
     at = local.here(environ)
-    found = local.ensure(at, environ) if start else local.find(at)
-    if found is None:
+    if start:
+        from jobd_mcp.cli import starting
+
+        starting.start(environ)
+    elif local.find(at) is None:
         raise Failure(NO_BROKER)
     return Connection(f"unix://{Path(at.broker_socket)}")

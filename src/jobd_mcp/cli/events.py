@@ -24,6 +24,8 @@ def events_command() -> click.Command:
         arguments = arguments_of(operation, values)
         as_json = values[JSON_FLAG] is True
         if values["follow"] is not True:
+            if not (arguments.keys() - {"limit"}):
+                arguments["last"] = arguments.get("limit", operation.fields["limit"].get("default"))
             answer = connection.call(operation, arguments)
             show(answer.body, as_json, lambda: rendering.events(answer.json()))
             return
@@ -37,12 +39,18 @@ def events_command() -> click.Command:
         callback=call,
         params=[
             click.Option(
-                ["-f", "--follow"], is_flag=True, help="Go on as events happen; with --json one object a line."
+                ["-f", "--follow"],
+                is_flag=True,
+                help="Events as they happen, from now on; all of them with --since 0. With --json one object a line.",
             ),
             *options_of(operation),
             json_flag(),
         ],
-        help=operation.description,
+        help=(
+            f"{operation.description} Without options the last ones; --since 0 begins with the first. Times are this "
+            "machine's; --json has the exact ones."
+        ),
+        short_help="What happened and why, in order.",
     )
 
 

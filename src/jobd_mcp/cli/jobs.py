@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +12,15 @@ from types import FrameType
 
 import click
 
-from jobd_mcp.cli import rendering
+from jobd_mcp.cli import colours, rendering
 from jobd_mcp.cli.commands import JSON_FLAG, bare_words, json_flag, show
 from jobd_mcp.cli.connection import Answer, Connection, connect
 from jobd_mcp.cli.failure import Failure
+from jobd_mcp.cli.live_line import telling
 from jobd_mcp.cli.logs import say
 from jobd_mcp.cli.options import arguments_of, options_of
 from jobd_mcp.cli.output import Sink, copy
+from jobd_mcp.cli.standing import standing
 from jobd_mcp.cli.submitting import Words, program, surroundings
 from jobd_mcp.cli.surface import by_name
 from jobd_mcp.cli.waiting import Waiter
@@ -49,7 +52,7 @@ def submit_command() -> click.Command:
             return 0
         waiter = _waiter(connection)
         which: Schema = {"array": made["array"]} if "array" in made else {"job": [made["id"]]}
-        return _waited(waiter, which, waiter.wait(which), as_json)
+        return _waited(waiter, which, _wait(waiter, which), as_json)
 
     return ProgramCommand(
         "submit",
@@ -71,6 +74,8 @@ def run_command() -> click.Command:
         if "count" in spec:
             raise Failure("job run runs one job", hint="job submit --count N --wait")
         made = as_object(connection.call(by_name()["job_submit"], spec).json())
+        if made.get("waiting") and sys.stderr.isatty():
+            say(rendering.job_line(made))  # else nothing would be seen, and nobody would know why
         return _followed(connection, made["id"])
 
     return ProgramCommand(
@@ -92,7 +97,7 @@ def wait_command() -> click.Command:
         arguments = arguments_of(operation, values)
         limit = arguments.pop("timeout_s", None)
         waiter = _waiter(connect(os.environ))
-        answer = waiter.wait(arguments, float(limit) if isinstance(limit, int | float) else None)
+        answer = _wait(waiter, arguments, float(limit) if isinstance(limit, int | float) else None)
         return _waited(waiter, arguments, answer, values[JSON_FLAG] is True)
 
     return click.Command(
@@ -190,6 +195,18 @@ def _cancel(connection: Connection, job: Json) -> None:
 def _waiter(connection: Connection) -> Waiter:
     known = by_name()
     return Waiter(connection, known["job_wait"], known["job_get"], known["job_list"])
+
+
+def _wait(waiter: Waiter, arguments: Schema, limit_s: float | None = None) -> Answer:
+    """The answer in the end. Meanwhile a terminal is told how the jobs stand, and Ctrl-C leaves them to it."""
+    plain = not colours.has_blocks(sys.stderr)
+    try:
+        with telling(lambda: standing(waiter.connection, arguments, plain=plain)):
+            return waiter.wait(arguments, limit_s)
+    except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            say("not waiting any longer; nothing was cancelled, job cancel does that")
+        raise
 
 
 def _waited(waiter: Waiter, arguments: Schema, answer: Answer, as_json: bool) -> int:

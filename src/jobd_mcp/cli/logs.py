@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import click
 
+from jobd_mcp.cli import rendering
 from jobd_mcp.cli.commands import JSON_FLAG, bare_words, json_flag
 from jobd_mcp.cli.connection import Connection, connect
 from jobd_mcp.cli.failure import Failure
@@ -92,7 +93,17 @@ def _follow(connection: Connection, arguments: Schema, exact: bool) -> None:
         answer = connection.call(by_name()["job_logs"], {**wanted, "tail": arguments["tail"]})
         wanted["cursor"] = _offset(answer.headers, "start")
         wanted.setdefault("attempt", _offset(answer.headers, "attempt") or None)
+    if sys.stderr.isatty():
+        _say_why_nothing_comes(connection, arguments)
     copy(connection, wanted, Sink(exact=exact), say)
+    if sys.stderr.isatty():
+        say(rendering.job_line(as_object(connection.call(by_name()["job_get"], {"job": arguments["job"]}).json())))
+
+
+def _say_why_nothing_comes(connection: Connection, arguments: Schema) -> None:
+    job = as_object(connection.call(by_name()["job_get"], {"job": arguments["job"]}).json())
+    if job.get("state") == "queued":
+        say(f"{rendering.job_line(job)}; its output is shown as it comes")
 
 
 def _offset(headers: Mapping[str, str], name: str) -> int:

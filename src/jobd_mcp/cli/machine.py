@@ -12,8 +12,13 @@ from typing import Literal
 import click
 
 from jobd_mcp import local
+from jobd_mcp.cli import starting
 from jobd_mcp.cli.commands import JSON_FLAG
+from jobd_mcp.cli.connection import connect
 from jobd_mcp.cli.failure import Failure
+from jobd_mcp.cli.live_line import telling
+from jobd_mcp.cli.surface import by_name
+from jobd_mcp.schemas import as_object
 
 # A secret on a command line is shown to everybody by ps.
 _NOT_ON_A_COMMAND_LINE = frozenset({"token"})
@@ -23,7 +28,7 @@ _MODULES: Mapping[str, str] = {"broker": "jobd_mcp.daemon", "worker": "worker"}
 def up_command() -> click.Command:
     def call(as_json: bool) -> None:
         before = local.find(local.here(os.environ))
-        found = local.up(os.environ)
+        found = starting.start(os.environ)
         at = local.here(os.environ)
         if as_json:
             answer = {"started": before is None, "pid": found.pid, "version": found.version, "url": at.url}
@@ -46,7 +51,8 @@ def down_command() -> click.Command:
         if keep_jobs and stop_jobs:
             raise Failure("--keep-jobs and --stop-jobs exclude each other")
         jobs: Literal["refuse", "keep", "stop"] = "keep" if keep_jobs else "stop" if stop_jobs else "refuse"
-        stopped = local.down(os.environ, jobs)
+        with telling(_running):
+            stopped = local.down(os.environ, jobs)
         if as_json:
             click.echo(json.dumps({"stopped": stopped}))
         else:
@@ -65,6 +71,12 @@ def down_command() -> click.Command:
         help="Stop this user's broker and its worker. Refuses, and lists them, if jobs are running.",
         short_help="Stop the broker and its worker.",
     )
+
+
+def _running() -> str:
+    counts = as_object(as_object(connect(os.environ).call(by_name()["job_list"], {"limit": 1}).json()).get("counts"))
+    told = [f"{counts[state]} {state}" for state in ("running", "assigned") if counts.get(state)]
+    return f"stopping; {', '.join(told) or 'no job runs'}"
 
 
 def broker_command() -> click.Command:
@@ -142,6 +154,7 @@ def demo_command() -> click.Command:
             "Show the main job on this machine: a broker, two workers and an agent's client; then the machine of one "
             "worker dies, and the other one finishes its job. Ends by itself and leaves nothing behind."
         ),
+        short_help="Show what it does: a machine dies, its job goes on.",
     )
 
 

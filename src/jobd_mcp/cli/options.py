@@ -14,6 +14,8 @@ import click
 from jobd_mcp.operations import Operation
 from jobd_mcp.schemas import Json, Schema, as_list, as_object, types_of
 
+_MOST_CHOICES_IN_A_HEAD = 8
+
 
 class KeyValue(click.ParamType[tuple[str, str]]):
     """`NAME=VALUE`: one member of a mapping."""
@@ -75,11 +77,19 @@ def _option(name: str, schema: Schema) -> click.Option:
         return click.Option([flag, name], multiple=True, type=kind, help=f"{help_text} Repeatable.".strip())
     if types == {"object"} and types_of(as_object(schema.get("additionalProperties"))) == {"string"}:
         return click.Option([flag, name], multiple=True, type=KeyValue(), help=f"{help_text} Repeatable.".strip())
+    choices = _choices(schema)
+    if len(choices) > _MOST_CHOICES_IN_A_HEAD:
+        help_text = f"{help_text} One of {', '.join(choices)}.".strip()
+        return click.Option([flag, name], type=_scalar(schema), default=None, help=help_text, metavar=name.upper())
     return click.Option([flag, name], type=_scalar(schema), default=None, help=help_text)
 
 
+def _choices(schema: Schema) -> list[str]:
+    return [value for value in as_list(schema.get("enum")) if isinstance(value, str)]
+
+
 def _scalar(schema: Schema) -> click.ParamType[object]:
-    choices = [value for value in as_list(schema.get("enum")) if isinstance(value, str)]
+    choices = _choices(schema)
     if choices:
         return click.Choice(choices)
     types = types_of(schema)
@@ -95,5 +105,5 @@ def _help(schema: Schema) -> str:
     default = schema.get("default")
     if default is not None and default is not False:
         shown = default if isinstance(default, str) else json.dumps(default)
-        said = f"{said} (default {shown})" if said else f"Default {shown}"
+        said = f"{said} (default {shown})" if said else f"Default: {shown}"
     return f"{said}." if said else ""

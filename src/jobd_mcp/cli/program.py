@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from jobd_mcp.cli import colours
 from jobd_mcp.cli.commands import job
 from jobd_mcp.cli.failure import OWN_FAILURE, Failure
 from jobd_mcp.local import LocalError
@@ -18,7 +19,8 @@ READER_GONE = 141
 def run() -> int:
     """Run the command line. A command returns its exit code, or nothing for 0."""
     try:
-        code = job.main(prog_name="job", standalone_mode=False)
+        in_colours = None if colours.wanted(sys.stdout, os.environ) else False
+        code = job.main(prog_name="job", standalone_mode=False, color=in_colours)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except Failure as failure:

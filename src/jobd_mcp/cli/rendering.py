@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import click
 
+from jobd_mcp.cli import cells
+from jobd_mcp.cli.colours import OF_STATE
+from jobd_mcp.cli.columns import Column, laid_out
 from jobd_mcp.schemas import Json, Schema, as_list, as_object
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_COLOURS = {
-    "completed": "green",
-    "online": "green",
-    "running": "cyan",
-    "assigned": "cyan",
-    "failed": "red",
-    "orphaned": "red",
-    "lost": "red",
-    "cancelled": "yellow",
-}
+
+
+_LONGEST_USUAL_EVENT = 18
 
 
 def text(value: Json) -> str:
@@ -60,19 +58,19 @@ def size(bytes_: Json) -> str:
     return ""
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as they need; the last one is not padded. States are coloured on a terminal."""
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    lines = [click.style(_line(head, widths), bold=True)]
-    for row in rows:
-        colour = next((_COLOURS[cell] for cell in row if cell in _COLOURS), None)
-        lines.append(click.style(_line(row, widths), fg=colour))
-    return lines
+def table(head: Sequence[str | Column], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as they need; into a terminal's line the open ones are cut. States are coloured."""
+    columns = [Column(name) if isinstance(name, str) else name for name in head]
+    room = cells.line_width(sys.stdout, os.environ)
+    lines = [line if room is None else cells.cut(line, room) for line in laid_out(columns, rows, room)]
+    colours = [next((OF_STATE[cell] for cell in row if cell in OF_STATE), None) for row in rows]
+    return [click.style(lines[0], bold=True)] + [
+        click.style(line, fg=colour) if colour else line for line, colour in zip(lines[1:], colours, strict=True)
+    ]
 
 
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-    return "  ".join(cells).rstrip()
+def _open(head: str) -> Column:
+    return Column(head, is_open=True)
 
 
 def reason(entry: Json) -> str:
@@ -83,7 +81,10 @@ def job_line(job: Schema) -> str:
     """One job in one line: `job 42 failed: exit code 3 (1.2 s)`."""
     why = reason(job.get("reason")) or reason(job.get("waiting"))
     took = duration(job.get("duration_s"))
+    stopping = as_object(job.get("stopping"))
     line = f"job {text(job.get('id'))} {text(job.get('state'))}"
+    if stopping:
+        line += f", being stopped by {text(stopping.get('by'))} ({text(stopping.get('why'))})"
     return line + (f": {why}" if why else "") + (f" ({took})" if took else "")
 
 
@@ -99,12 +100,12 @@ def job_list(answer: Json) -> list[str]:
             text(job.get("worker")),
             duration(job.get("duration_s")),
             ago(job.get("created_at")),
-            (text(job.get("name")) or text(job.get("command")))[:60],
-            reason(job.get("reason") or job.get("waiting"))[:60],
+            text(job.get("name")) or text(job.get("command")),
+            reason(job.get("reason") or job.get("waiting")),
         ]
         for job in jobs
     ]
-    lines = table(["ID", "STATE", "WORKER", "TOOK", "SUBMITTED", "WHAT", "WHY"], rows)
+    lines = table([Column("ID", right=True), "STATE", "WORKER", "TOOK", "SUBMITTED", _open("WHAT"), _open("WHY")], rows)
     counts = ", ".join(f"{text(count)} {state}" for state, count in as_object(listing.get("counts")).items() if count)
     shown = f"{len(jobs)} of {text(listing.get('total'))}" if listing.get("total") != len(jobs) else str(len(jobs))
     lines.append(f"{shown} shown" + (f"; {counts}" if counts else ""))
@@ -114,11 +115,11 @@ def job_list(answer: Json) -> list[str]:
 
 
 def job(answer: Json) -> list[str]:
-    """Everything that is known of one job, a line each, and its deliveries as a table."""
+    """How one job stands and why in one line; then all that is known of it, a line each, and its deliveries."""
     known = as_object(answer)
-    lines = []
+    lines = [click.style(job_line(known), bold=True)]
     for name, value in known.items():
-        if name in ("assignments", "spec"):
+        if name in ("assignments", "spec", "id"):
             continue
         lines.append(f"{name:<12} {_shown(name, value)}")
     spec = as_object(known.get("spec"))
@@ -137,7 +138,7 @@ def job(answer: Json) -> list[str]:
             ]
             for entry in deliveries
         ]
-        lines += table(["ASSIGNMENT", "STATE", "WORKER", "EXIT", "WHY"], rows)
+        lines += table(["ASSIGNMENT", "STATE", "WORKER", "EXIT", _open("WHY")], rows)
     return lines
 
 
@@ -180,10 +181,16 @@ def events(answer: Json) -> list[str]:
 
 
 def event_line(event: Schema) -> str:
+    """One event, at this machine's time: what, about which job and worker, by whom."""
+    at, worker = event.get("at"), event.get("worker")
+    when = f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}" if isinstance(at, str) else ""
     about = ".".join(text(event.get(name)) for name in ("job", "attempt") if event.get(name) is not None)
-    data = ", ".join(f"{key}={text(value)}" for key, value in as_object(event.get("data")).items())
-    parts = [text(event.get("seq")), text(event.get("at")), text(event.get("type")), about]
-    return "  ".join(part for part in [*parts, text(event.get("worker")), text(event.get("actor")), data] if part)
+    by = f"by {text(event.get('actor'))}" if event.get("actor") is not None else ""
+    told = as_object(event.get("data"))
+    data = ", ".join(f"{text(key)}={text(value)}" for key, value in told.items() if (key, value) != ("worker", worker))
+    kind = text(event.get("type")).ljust(_LONGEST_USUAL_EVENT)
+    parts = [text(event.get("seq")), when, kind, about, text(worker), by, data]
+    return "  ".join(part for part in parts if part).rstrip()
 
 
 def workers(answer: Json) -> list[str]:
@@ -203,7 +210,7 @@ def workers(answer: Json) -> list[str]:
         ]
         for worker in known
     ]
-    return table(["NAME", "STATE", "HOST", "SLOTS", "SEEN", "VERSION", "TAGS", "RUNNING"], rows)
+    return table(["NAME", "STATE", "HOST", "SLOTS", "SEEN", "VERSION", _open("TAGS"), _open("RUNNING")], rows)
 
 
 def tokens(answer: Json) -> list[str]:

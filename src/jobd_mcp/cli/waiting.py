@@ -8,12 +8,15 @@ from dataclasses import dataclass
 
 from jobd_mcp.cli.connection import Answer, Connection
 from jobd_mcp.cli.exit_codes import TIME_LIMIT, exit_code, first_bad, needs_detail
+from jobd_mcp.cli.failure import Failure
+from jobd_mcp.cli.server_events import PATIENCE_S
 from jobd_mcp.operations import Operation
 from jobd_mcp.schemas import Json, Schema, as_list, as_object
 
 ONE_CALL_S = 30.0
 BLOCK = 50  # how many ends one answer tells
 _MARGIN_S = 30.0
+_PAUSE_S = 0.2
 _BAD_ENDS = ("failed", "cancelled", "orphaned")
 
 
@@ -27,14 +30,16 @@ class Waiter:
     job_list: Operation
 
     def wait(self, arguments: Schema, limit_s: float | None = None) -> Answer:
-        """The last answer: of jobs that have ended, or of what `limit_s` allowed."""
+        """The last answer: of jobs that have ended, or of what `limit_s` allowed.
+
+        A broker that answered once may be away for a while: restarts end no wait.
+        """
         deadline = None if limit_s is None else time.monotonic() + limit_s
-        while True:
+        answer = self._ask(arguments, 0.0)
+        while as_object(answer.json()).get("done") is not True and (deadline is None or time.monotonic() < deadline):
             left_s = ONE_CALL_S if deadline is None else min(ONE_CALL_S, max(0.0, deadline - time.monotonic()))
-            answer = self._ask(arguments, left_s)
-            done = as_object(answer.json()).get("done") is True
-            if done or (deadline is not None and time.monotonic() >= deadline):
-                return answer
+            answer = self._ask_patiently(arguments, left_s)
+        return answer
 
     def exit_code(self, arguments: Schema, answer: Json) -> int:
         """Of the jobs that were waited for: the first bad one. 124 if they have not ended."""
@@ -72,6 +77,17 @@ class Waiter:
         if needs_detail(ended):
             ended = as_object(self.connection.call(self.job_get, {"job": ended["id"], "detail": "full"}).json())
         return exit_code(ended)
+
+    def _ask_patiently(self, arguments: Schema, wait_s: float) -> Answer:
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._ask(arguments, wait_s)
+            except Failure as failure:
+                refused = failure.code is not None and not failure.retryable
+                if refused or time.monotonic() > until:
+                    raise
+            time.sleep(_PAUSE_S)
 
     def _ask(self, arguments: Schema, wait_s: float) -> Answer:
         return self.connection.call(self.job_wait, {**arguments, "timeout_s": wait_s}, wait_s + _MARGIN_S)
