@@ -37,6 +37,7 @@ class Installation:
 
     directory: Path
     settings: dict[str, str] = field(default_factory=dict)
+    program: str = str(JOB)
 
     @property
     def state(self) -> Path:
@@ -59,7 +60,7 @@ class Installation:
     ) -> Ended:
         """Run `job WORDS` to its end."""
         done = subprocess.run(
-            [str(JOB), *words],
+            [self.program, *words],
             cwd=cwd or self.directory,
             env={**self.environ, **(extra or {})},
             stdin=subprocess.DEVNULL,
@@ -78,7 +79,7 @@ class Installation:
     def start(self, *words: str, extra: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Begin `job WORDS`, in a process group of its own as in an interactive shell."""
         return subprocess.Popen(
-            [str(JOB), *words],
+            [self.program, *words],
             cwd=self.directory,
             env={**self.environ, **(extra or {})},
             stdin=subprocess.DEVNULL,
