@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
+import jobd_mcp
 from support.requirements import require
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+SOURCE = Path(jobd_mcp.__file__).parent.parent
 FIRST = "390969a78bece4299777f0a8edd80bc3f725e9df"
 """The first whole product, as it was committed: the oldest release that an upgrade is promised from."""
 
@@ -43,12 +45,12 @@ class Release:
         shutil.rmtree(self.directory)
 
 
-def install(directory: Path, version: str, source: Path = ROOT / "src") -> Release:
+def install(directory: Path, version: str, source: Path = SOURCE) -> Release:
     """The program of `source`, installed in `directory` as `version`."""
     subprocess.run([base_python(), "-m", "venv", "--without-pip", str(directory)], check=True, timeout=60)
     [packages] = directory.glob("lib/python*/site-packages")
     for package in _OURS:
-        shutil.copytree(source / package, packages / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(source / package, packages / package, ignore=shutil.ignore_patterns("*.pyc.*"))  # compiled, too
     metadata = packages / f"jobd_mcp-{version}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: jobd-mcp\nVersion: {version}\n")

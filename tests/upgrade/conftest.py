@@ -37,8 +37,12 @@ def older(shelf: Path) -> Release:
 
 @pytest.fixture(scope="session")
 def newer(shelf: Path) -> Release:
-    """This working tree, under a newer version."""
-    return releases.install(shelf / "newer", NEWER)
+    """This working tree, under a newer version and with a newer schema."""
+    release = releases.install(shelf / "newer", NEWER)
+    [migrations] = release.directory.glob("lib/python*/site-packages/broker/store/migrations")
+    number = len(list(migrations.glob("*.sql")))
+    (migrations / f"{number:04d}_future.sql").write_text("CREATE TABLE future (id INTEGER PRIMARY KEY) STRICT;\n")
+    return release
 
 
 @pytest.fixture
