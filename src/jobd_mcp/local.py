@@ -213,12 +213,26 @@ def _out_of_date(found: Found) -> str | None:
         return f"is of version {found.version}"
     if not found.restarts_worker or versions.newer_than_ours(found.version):
         return None
-    # It runs on from memory, but can start no worker: its tool's cache was cleaned, or its environment removed.
-    with suppress(OSError):
-        interpreter = _arguments(found.pid)[0]
-        if os.path.isabs(interpreter) and not os.path.exists(interpreter):
-            return "was removed from disk"
-    return None
+    return "was removed from disk" if _was_removed(found.pid) else None
+
+
+def _was_removed(pid: int) -> bool:
+    """Whether the installation that this broker was started from is gone: a tool's cache was cleaned, an environment
+    removed. Then it runs on from memory, but can start no worker."""
+    try:
+        arguments = _arguments(pid)
+    except OSError:
+        return False
+    interpreter = os.fsdecode(arguments[0])
+    if b"broker" not in arguments or not os.path.isabs(interpreter):
+        return False
+    try:
+        os.lstat(f"/proc/{pid}/root{interpreter}")  # by its own root: a sandboxed client sees other files
+    except FileNotFoundError:
+        return alive(pid)
+    except OSError:
+        return False
+    return False
 
 
 @contextmanager
