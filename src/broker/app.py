@@ -208,8 +208,8 @@ def bind_unix(path: Path) -> socket.socket:
     return bound
 
 
-def bind_tcp(address: str, *, allow_remote: bool) -> socket.socket:
-    """Bind HOST:PORT. Anything wider than loopback is refused until it is explicitly allowed."""
+def tcp_address(address: str, *, allow_remote: bool) -> tuple[str, int]:
+    """HOST:PORT in two. Anything wider than loopback is refused until it is explicitly allowed."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdigit() or int(port) > 65535:
@@ -219,11 +219,17 @@ def bind_tcp(address: str, *, allow_remote: bool) -> socket.socket:
             f"JOBD_LISTEN: {address} is reachable from other machines, without TLS. Forward a loopback port or the "
             "socket by ssh (docs/machines.md), or set JOBD_ALLOW_REMOTE=true behind a TLS proxy or on a private network"
         )
+    return host, int(port)
+
+
+def bind_tcp(address: str, *, allow_remote: bool) -> socket.socket:
+    """Bind HOST:PORT, as `tcp_address` allows it."""
+    host, port = tcp_address(address, allow_remote=allow_remote)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((host, int(port)))
+        bound.bind((host, port))
     except OSError as error:
         bound.close()
         raise ConfigurationError(f"JOBD_LISTEN: can't listen on {address}: {error.strerror}") from None

@@ -2,12 +2,15 @@
 
 The two words are for people who look at `ps`. Exit codes: 0 stopped by a signal, 2 a setting is wrong, 75 another
 broker holds the state directory, 1 anything else.
+
+`--successor-of=PID` replaces that broker: it is asked to end as late as can be, when nothing but the lock is missing.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_LOCKED = 75
+_SUCCESSION_LIMIT_S = 30.0
+_LOCK_RETRY_S = 0.01
 
 
 def main(arguments: list[str]) -> int:
@@ -29,40 +34,72 @@ def main(arguments: list[str]) -> int:
     if "--detach" in flags and os.fork() > 0:
         # Nothing was imported or opened yet that the other process would miss.
         os._exit(0)
-    code = run(with_worker="--with-worker" in flags)
-    for flag in flags:
-        if flag.startswith("--status-fd="):
-            _last_word(int(flag.partition("=")[2]), code)
+    code = run(with_worker="--with-worker" in flags, successor_of=_number(flags, "--successor-of"))
+    status = _number(flags, "--status-fd")
+    if status is not None:
+        _last_word(status, code)
     return code
 
 
-def run(*, with_worker: bool) -> int:
+def _number(flags: list[str], name: str) -> int | None:
+    return next((int(flag.partition("=")[2]) for flag in flags if flag.startswith(f"{name}=")), None)
+
+
+def run(*, with_worker: bool, successor_of: int | None = None) -> int:
     """A broker in this process, until SIGTERM or SIGINT; the exit code. `job broker` calls this too."""
     from broker import places
     from broker.wire.settings import BrokerSettings, ConfigurationError, load
+    from jobd_mcp.local import LocalError
 
     try:
         text = places.config_text(os.environ)
         settings = load(BrokerSettings, os.environ, text, str(places.config_file(os.environ)))
-        return _run(settings, places.state_dir(settings.state_dir, os.environ), with_worker=with_worker)
-    except (ConfigurationError, OSError) as error:
+        state = places.state_dir(settings.state_dir, os.environ)
+        return _run(settings, state, with_worker=with_worker, successor_of=successor_of)
+    except (ConfigurationError, LocalError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILED
 
 
-def _run(settings: BrokerSettings, state: Path, *, with_worker: bool) -> int:
+def _run(settings: BrokerSettings, state: Path, *, with_worker: bool, successor_of: int | None) -> int:
     import asyncio
 
-    from broker.app import AlreadyRunning
+    import jobd_mcp.serve  # noqa: F401 - all there is to load: what runs needs no file of the installation any more
+    from broker.app import AlreadyRunning, tcp_address
+    from jobd_mcp.local import alive
 
     configure_logging(settings.log_level)
     os.umask(0o077)
-    try:
-        asyncio.run(_until_told(settings, state, with_worker=with_worker))
-    except AlreadyRunning as error:
-        sys.stderr.write(f"{error}\n")
-        return EXIT_LOCKED
-    return 0
+    for address in settings.listen or ():
+        tcp_address(address, allow_remote=settings.allow_remote)
+    if successor_of is not None:
+        _ask_to_end(successor_of)
+    deadline = time.monotonic() + _SUCCESSION_LIMIT_S
+    while True:
+        others = successor_of is None or not alive(
+            successor_of
+        )  # asked before the try: then the lock is somebody else's
+        try:
+            asyncio.run(_until_told(settings, state, with_worker=with_worker))
+        except AlreadyRunning as error:
+            if others or time.monotonic() > deadline:
+                sys.stderr.write(f"{error}\n")
+                return EXIT_LOCKED
+            time.sleep(_LOCK_RETRY_S)
+        else:
+            return 0
+
+
+def _ask_to_end(pid: int) -> None:
+    """It answers its parked polls, ends its worker and leaves the jobs to their shims. Gone already: as well."""
+    import signal
+
+    from jobd_mcp.local import alive, require_broker
+
+    if alive(pid):
+        require_broker(pid)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
 
 
 async def _until_told(settings: BrokerSettings, state: Path, *, with_worker: bool) -> None:

@@ -3,23 +3,26 @@
 The state directory is private, and the broker in it proves with its installation id that it is the one the
 directory belongs to: nobody talks to a stranger on the same path. Who may run is decided by the broker's own
 lock, not here; of several that are started at once the losers exit with `LOCKED` and everybody joins the winner.
+A broker in the background that is out of date (older than this program, or removed from disk) hands over to a new one.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import stat
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, Self
 
 from broker import places
+from jobd_mcp import versions
 from jobd_mcp.operations import Request
 from jobd_mcp.schemas import Schema, as_list, as_object
 from jobd_mcp.unix_http import exchange
@@ -28,6 +31,7 @@ LOCKED = 75  # exit code of a broker that finds another one holding the state di
 LOG_LIMIT_BYTES = 10 << 20
 START_LIMIT_S = 20.0
 STOP_LIMIT_S = 30.0
+HAND_OVER_LIMIT_S = STOP_LIMIT_S + START_LIMIT_S
 STOP_JOBS_LIMIT_S = 120.0
 _ASK_LIMIT_S = 5.0
 _RETRY_S = 0.03
@@ -146,11 +150,18 @@ def find(at: Here) -> Found | None:
 
 
 def ensure(at: Here, environ: Mapping[str, str], limit_s: float = START_LIMIT_S) -> Found:
-    """The broker here; started, with one worker, if none answers. Any number may call this at once."""
-    deadline = time.monotonic() + limit_s
-    found = find(at)
-    while found is None:
-        beginning = at.log.stat().st_size if at.log.exists() else 0
+    """The broker here; started, with one worker, if none answers. Any number may call this at once.
+
+    One that is out of date is replaced first, if it may be; else it is used as it is, and stderr says so.
+    """
+    found = find(at) or _started(at, environ, time.monotonic() + limit_s)
+    return found if _out_of_date(found) is None else _succeeded(at, environ)
+
+
+def _started(at: Here, environ: Mapping[str, str], deadline: float) -> Found:
+    """A broker where none answered."""
+    while True:
+        beginning = _log_size(at)
         with _Start(at, environ) as attempt:
             found = _await_answer(at, attempt, deadline)
             if found is not None:
@@ -159,11 +170,100 @@ def ensure(at: Here, environ: Mapping[str, str], limit_s: float = START_LIMIT_S)
                 raise StartFailed(f"the broker did not start:\n{_last_lines(at.log, beginning)}")
         if time.monotonic() > deadline:
             raise StartFailed(
-                f"no broker answers on {at.broker_socket} after {limit_s:g} s, though one was started or holds "
-                f"the lock. See {at.log}."
+                f"no broker answers on {at.broker_socket} in time, though one was started or holds the lock. "
+                f"See {at.log}."
             )
         found = _settled(at, deadline)
-    return found
+        if found is not None:
+            return found
+
+
+def _succeeded(at: Here, environ: Mapping[str, str]) -> Found:
+    """A broker of this program in the place of the one that is out of date; that one itself where it can't be replaced.
+
+    The successor loads everything and reads its settings before it asks the other to end: one that can't start leaves
+    the other at work. Jobs go on in their shims meanwhile.
+    """
+    deadline = time.monotonic() + HAND_OVER_LIMIT_S
+    with _alone(at, deadline):
+        found = find(at)
+        if found is None:  # it was ended by somebody else
+            return _started(at, environ, deadline)
+        reason = _out_of_date(found)
+        if reason is None:
+            return found
+        try:
+            if not found.restarts_worker:
+                raise LocalError("it was not started by job up or jobd-mcp: whoever runs it restarts it")
+            require_broker(found.pid)
+            beginning = _log_size(at)
+            with _Start(at, _inherited(found.pid, environ), successor_of=found.pid) as attempt:
+                successor = _await_answer(at, attempt, deadline, other_than=found.pid)
+            if successor is not None:
+                return successor
+            raise LocalError(f"its successor did not start: {_last_lines(at.log, beginning)}")
+        except LocalError as error:
+            sys.stderr.write(f"jobd-mcp {versions.own()}: the broker here {reason} and stays: {error}\n")
+    return find(at) or _started(at, environ, deadline)
+
+
+def _out_of_date(found: Found) -> str | None:
+    """Why this program should run the broker here; None if the one that runs is as good, or better."""
+    if versions.older_than_ours(found.version):
+        return f"is of version {found.version}"
+    if not found.restarts_worker or versions.newer_than_ours(found.version):
+        return None
+    return "was removed from disk" if _was_removed(found.pid) else None
+
+
+def _was_removed(pid: int) -> bool:
+    """Whether the installation that this broker was started from is gone: a tool's cache was cleaned, an environment
+    removed. Then it runs on from memory, but can start no worker."""
+    try:
+        arguments = _arguments(pid)
+    except OSError:
+        return False
+    interpreter = os.fsdecode(arguments[0])
+    if b"broker" not in arguments or not os.path.isabs(interpreter):
+        return False
+    try:
+        os.lstat(f"/proc/{pid}/root{interpreter}")  # by its own root: a sandboxed client sees other files
+    except FileNotFoundError:
+        return alive(pid)
+    except OSError:
+        return False
+    return False
+
+
+@contextmanager
+def _alone(at: Here, deadline: float) -> Iterator[None]:
+    """Of several newer programs one replaces the broker; the others wait, and find it done."""
+    handle = os.open(at.state / "handover.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise StartFailed(
+                        f"another program has been replacing the broker for too long. See {at.log}."
+                    ) from None
+                time.sleep(_RETRY_S)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _inherited(pid: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the broker to be replaced was started with, under our own settings: a client with a bare environment must
+    not take away the address that workers reach it by."""
+    try:
+        pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return dict(environ)
+    theirs = dict(os.fsdecode(pair).split("=", 1) for pair in pairs if b"=" in pair)
+    return {**theirs, **{name: value for name, value in environ.items() if name.startswith("JOBD_")}}
 
 
 def up(environ: Mapping[str, str]) -> Found:
@@ -186,7 +286,7 @@ def down(environ: Mapping[str, str], jobs: Literal["refuse", "keep", "stop"] = "
         raise RunningJobs(running, total)
     if running and jobs == "stop":
         _stop_jobs(at)
-    _require_broker(found.pid)
+    require_broker(found.pid)
     with suppress(ProcessLookupError):
         os.kill(found.pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_LIMIT_S
@@ -217,17 +317,19 @@ class _Start:
     waited for. It holds the other end of a pipe instead, and writes its exit code there as its last word.
     """
 
-    def __init__(self, at: Here, environ: Mapping[str, str]) -> None:
+    def __init__(self, at: Here, environ: Mapping[str, str], successor_of: int | None = None) -> None:
         import subprocess
 
         places.private_directory(at.state)
         self.exit_code: int | None = None
         self._status, status = os.pipe()
         os.set_blocking(self._status, False)
-        arguments = [sys.executable, "-I", "-m", "jobd_mcp.daemon", "jobd", "broker"]
+        arguments = [sys.executable, "-I", "-m", "jobd_mcp.daemon", "jobd", "broker", "--with-worker", "--detach"]
+        if successor_of is not None:
+            arguments.append(f"--successor-of={successor_of}")
         with _open_log(at.log) as log:
             launched = subprocess.run(
-                [*arguments, "--with-worker", "--detach", f"--status-fd={status}"],
+                [*arguments, f"--status-fd={status}"],
                 check=False,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -254,11 +356,11 @@ class _Start:
         os.close(self._status)
 
 
-def _await_answer(at: Here, attempt: _Start, deadline: float) -> Found | None:
+def _await_answer(at: Here, attempt: _Start, deadline: float, other_than: int | None = None) -> Found | None:
     """The broker that answers after this attempt; None if the attempt ended, or the time is over."""
     while time.monotonic() < deadline:
         found = find(at)
-        if found is not None:
+        if found is not None and found.pid != other_than:
             return found
         if attempt.exit_code is None:
             attempt.look()
@@ -290,16 +392,20 @@ def _require_private(directory: Path) -> None:
         raise Stranger(f"{directory} can be changed by other users; remove it or set JOBD_STATE_DIR.")
 
 
-def _require_broker(pid: int) -> None:
+def require_broker(pid: int) -> None:
     """The pid came from a broker that proved who it is; but it may be of another pid namespace."""
     if not sys.platform.startswith("linux"):
         return
     try:
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        arguments = _arguments(pid)
     except OSError:
         arguments = []
     if b"broker" not in arguments:
         raise LocalError(f"process {pid} is not the broker as seen from here; is it in a container? Stop it there.")
+
+
+def _arguments(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
 
 
 def _private_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -318,6 +424,10 @@ def _open_log(path: Path) -> BinaryIO:
         if path.stat().st_size > LOG_LIMIT_BYTES:
             path.replace(path.with_name(path.name + ".1"))
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600), "ab")
+
+
+def _log_size(at: Here) -> int:
+    return at.log.stat().st_size if at.log.exists() else 0
 
 
 def _last_lines(log: Path, beginning: int, count: int = 15) -> str:

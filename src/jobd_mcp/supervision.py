@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -34,7 +35,8 @@ class SupervisedWorker:
     shims, and so its jobs, go on.
 
     `home` is the worker's own directory. A worker that outlived an earlier broker holds it still: it is left to its
-    work, and followed and stopped like one of our own.
+    work, and followed and stopped like one of our own. One of another installation is replaced: a newer broker wants a
+    worker of its own version, and the shims don't mind.
     """
 
     def __init__(
@@ -72,8 +74,7 @@ class SupervisedWorker:
     async def _keep_running(self) -> None:
         clock, patience = asyncio.get_running_loop().time, self._patience
         while True:
-            while background_worker(self._home) is not None:  # noqa: ASYNC110 - another's process tells nobody
-                await asyncio.sleep(self._patience.look_s)
+            await self._while_another_works()
             began = clock()
             try:
                 await self._start()
@@ -86,6 +87,14 @@ class SupervisedWorker:
             steady = clock() - began >= patience.steady_s
             self.pause_s = patience.first_pause_s if steady else min(patience.longest_pause_s, self.pause_s * 2)
             await asyncio.sleep(self.pause_s)
+
+    async def _while_another_works(self) -> None:
+        while (left := background_worker(self._home)) is not None:
+            if _interpreter(left) in (None, self._command[0]):
+                await asyncio.sleep(self._patience.look_s)
+                continue
+            _log.warning("the worker that was left (process %s) is of another installation, and is replaced", left)
+            await _end(left, partial(alive, left), self._patience.stop_limit_s)
 
     async def _start(self) -> None:
         # Its own session: what stops the broker's process group must not reach jobs. Its own log lines go to a file;
@@ -109,11 +118,23 @@ def background_worker(home: Path) -> int | None:
     """Process id of the background worker that holds this directory; None if none does, or one of another kind."""
     try:
         pid = int((home / "lock").read_text().strip() or "0")
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        words = _arguments(pid)
     except (OSError, ValueError):
         return None
     background = (b"jobd", b"worker") in pairwise(words)
     return pid if pid > 0 and background and alive(pid) else None
+
+
+def _interpreter(pid: int) -> str | None:
+    """What it was started with; None if it has just ended."""
+    try:
+        return os.fsdecode(_arguments(pid)[0])
+    except OSError:
+        return None
+
+
+def _arguments(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
 
 
 async def _end(pid: int, lives: Callable[[], bool], limit_s: float) -> None:

@@ -24,7 +24,7 @@ class Nursery:
 
     def __init__(self, state: Path, code: Path, environ: Mapping[str, str]) -> None:
         self._state = state
-        self._code = code
+        self._code = _code_of(code)  # now: a cleaned cache may take it away later, under the running worker
         self._environ = dict(environ)
         self._mutex = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -116,11 +116,15 @@ def _base_interpreter() -> str:
     return getattr(sys, "_base_executable", None) or sys.executable
 
 
-def _copy_of_the_code(package: Path, bin_dir: Path) -> Path:
-    """A directory named by the hash of what it holds; made, or mended, if need be."""
+def _code_of(package: Path) -> dict[Path, bytes]:
+    """What zygote and shims run."""
     sources = [package / "zygote.py", package / "shim.py", *sorted((package / "process").glob("*.py"))]
     code = {Path("worker") / source.relative_to(package): source.read_bytes() for source in sources}
-    code[Path("worker") / "__init__.py"] = b""
+    return {**code, Path("worker") / "__init__.py": b""}
+
+
+def _copy_of_the_code(code: Mapping[Path, bytes], bin_dir: Path) -> Path:
+    """A directory named by the hash of what it holds; made, or mended, if need be."""
     digest = hashlib.sha256(repr(sorted((str(path), text) for path, text in code.items())).encode()).hexdigest()
     copy = bin_dir / digest
     for path, text in code.items():

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
+
 JOB = Path(sys.executable).parent / "job"
 
 
@@ -37,6 +39,7 @@ class Installation:
 
     directory: Path
     settings: dict[str, str] = field(default_factory=dict)
+    program: str = str(JOB)
 
     @property
     def state(self) -> Path:
@@ -59,7 +62,7 @@ class Installation:
     ) -> Ended:
         """Run `job WORDS` to its end."""
         done = subprocess.run(
-            [str(JOB), *words],
+            [self.program, *words],
             cwd=cwd or self.directory,
             env={**self.environ, **(extra or {})},
             stdin=subprocess.DEVNULL,
@@ -78,7 +81,7 @@ class Installation:
     def start(self, *words: str, extra: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Begin `job WORDS`, in a process group of its own as in an interactive shell."""
         return subprocess.Popen(
-            [str(JOB), *words],
+            [self.program, *words],
             cwd=self.directory,
             env={**self.environ, **(extra or {})},
             stdin=subprocess.DEVNULL,
@@ -96,6 +99,14 @@ class Installation:
 
     def state_of(self, job: int) -> str:
         return str(self.good("status", str(job), "--json").json()["state"])
+
+    def ask(self, path: str, **parameters: str | int | bool) -> httpx.Response:
+        """The broker's own answer, for tests that ask so often that a command for each would take its time."""
+        transport = httpx.HTTPTransport(uds=str(self.state / "broker.sock"))
+        with httpx.Client(transport=transport, base_url="http://localhost", timeout=30) as client:
+            answer = client.get(path, params=parameters)
+        assert answer.status_code == 200, answer.text
+        return answer
 
     def ids(self, key: str, words: Sequence[str]) -> list[object]:
         answer = self.good(*words, "--json").json()[key]

@@ -1,55 +1,19 @@
-"""grep in a process of its own. A pattern is a stranger's program: it may take for ever, and must not hold up the broker.
-
-python -m broker.logs.searching     reads a request from stdin, prints the view to stdout
-"""
+"""grep in a process of its own. A pattern is a stranger's program: it may take for ever, and must not hold up the broker."""
 
 from __future__ import annotations
 
 import pickle
-import re
-import resource
 import subprocess
-import sys
-import time
-from dataclasses import dataclass
 
-from broker.logs import reading
+from broker.logs import apart
 from broker.logs.files import Snapshot
-from broker.logs.index import Stream
 from broker.logs.reading import View
+from broker.logs.searcher import STUCK_S, BadPattern, Request, compiled
 
-LIMIT_S = 5.0
-LONGEST_PATTERN = 1000
-_STUCK_S = 2.0  # more than LIMIT_S: one single line took that long
+__all__ = ["BadPattern", "Request", "grep"]
 
-
-class BadPattern(Exception):
-    """The pattern is no regular expression, or it takes for ever on this output. The text says what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What `reading.grep` is asked for. An answer after LIMIT_S covers what was searched by then."""
-
-    pattern: str
-    context: int = 0
-    cursor: int = 0
-    most: int = 100
-    ignore_case: bool = False
-    stream: Stream | None = None
-    complete: bool = False
-    limit_s: float = LIMIT_S
-
-
-def compiled(request: Request) -> re.Pattern[str]:
-    if len(request.pattern) > LONGEST_PATTERN:
-        raise BadPattern(f"the pattern is longer than {LONGEST_PATTERN} characters")
-    try:
-        return re.compile(request.pattern, re.IGNORECASE if request.ignore_case else 0)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise BadPattern(
-            f"not a regular expression of Python: {error}; put a backslash before a sign that is meant as such"
-        ) from None
+_NEEDED = ("cleaning", "files", "index", "lines", "reading", "searcher", "utf8")
+_CODE = apart.held_code(["broker.core.storage", *(f"broker.logs.{name}" for name in _NEEDED)])
 
 
 def grep(snapshot: Snapshot, request: Request) -> View:
@@ -57,36 +21,19 @@ def grep(snapshot: Snapshot, request: Request) -> View:
     compiled(request)
     handles = [handle for handle in (snapshot.log, snapshot.index) if handle is not None]
     asked = pickle.dumps((snapshot, request))
-    command = [sys.executable, "-P", "-m", "broker.logs.searching"]
     try:
         done = subprocess.run(
-            command, input=asked, capture_output=True, pass_fds=handles, timeout=request.limit_s + _STUCK_S, check=True
+            apart.command("broker.logs.searcher", "main"),
+            input=_CODE + asked,
+            capture_output=True,
+            pass_fds=handles,
+            timeout=request.limit_s + STUCK_S,
+            check=True,
         )
     except subprocess.TimeoutExpired:
         raise BadPattern(
             "the pattern takes too long on one line of this output; avoid nested repeats such as (a+)+"
         ) from None
-    view = pickle.loads(done.stdout)  # noqa: S301 (written by this module)
+    view = pickle.loads(done.stdout)  # noqa: S301 (written by `searcher`)
     assert isinstance(view, View)
     return view
-
-
-def main() -> None:
-    snapshot, request = pickle.load(sys.stdin.buffer)  # noqa: S301 (written by this module)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(request.limit_s + _STUCK_S) + 1,) * 2)
-    ends_at = time.monotonic() + request.limit_s
-    view = reading.grep(
-        snapshot,
-        compiled(request),
-        context=request.context,
-        cursor=request.cursor,
-        most=request.most,
-        stream=request.stream,
-        complete=request.complete,
-        enough=lambda: time.monotonic() > ends_at,
-    )
-    sys.stdout.buffer.write(pickle.dumps(view))
-
-
-if __name__ == "__main__":
-    main()

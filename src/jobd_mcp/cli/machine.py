@@ -30,11 +30,12 @@ def up_command() -> click.Command:
         before = local.find(local.here(os.environ))
         found = starting.start(os.environ)
         at = local.here(os.environ)
+        started = before is None or before.pid != found.pid
         if as_json:
-            answer = {"started": before is None, "pid": found.pid, "version": found.version, "url": at.url}
+            answer = {"started": started, "pid": found.pid, "version": found.version, "url": at.url}
             click.echo(json.dumps(answer))
             return
-        word = "runs already" if before is not None else "is up"
+        word = "is up" if before is None else f"took over from version {before.version}" if started else "runs already"
         click.echo(f"the broker {word}: process {found.pid}, version {found.version}, {at.url}")
 
     return click.Command(
