@@ -19,12 +19,10 @@ def start(environ: Mapping[str, str]) -> local.Found:
     """The broker here. One that this call starts gets a moment for its worker to come online: without, the first
     job would be told that no worker is there. Goes on without a worker that takes longer."""
     at = local.here(environ)
-    found = local.find(at)
-    if found is not None:
-        return found
+    before = local.find(at)
     with telling(lambda: "starting the broker and its worker"):
         found = local.ensure(at, environ)
-        if found.restarts_worker:
+        if found.restarts_worker and (before is None or before.pid != found.pid):
             _await_worker(Connection(at.url))
     return found
 
