@@ -32,6 +32,7 @@ __all__ = ["LaunchError", "Shim", "ShimSpec", "Shims", "Started", "boot_s"]
 
 _ASSIGNMENT = re.compile(r"[1-9][0-9]*\.[1-9][0-9]*")
 _LISTENING_LIMIT_S = 15.0
+_CLEARING_LIMIT_S = 5.0
 _LOOK_EVERY_S = 0.02
 _TRIES = 2
 
@@ -104,13 +105,20 @@ class Shims:
             try:
                 await self._listening(shim)
             except LaunchError:
-                await asyncio.to_thread(shim.remove)
+                await self._cleared(shim)
                 if not tries_left:
                     raise
                 await asyncio.to_thread(self._nursery.restart)
             else:
                 return shim
         raise AssertionError("unreachable")
+
+    async def _cleared(self, shim: Shim) -> None:
+        """What a shim left that died at its birth: perhaps a child at its gate, and its group."""
+        with anyio.move_on_after(_CLEARING_LIMIT_S):
+            while await asyncio.to_thread(shim.final) is None:
+                await anyio.sleep(_LOOK_EVERY_S)
+        await asyncio.to_thread(shim.remove)
 
     def found(self) -> list[Shim]:
         """Every assignment's directory that is there, its shim alive or dead: what a new worker starts from."""

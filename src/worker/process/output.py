@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import time
 
@@ -17,6 +18,12 @@ _F_SETPIPE_SZ = 1031
 _LONGEST_ROW = 1 << 30  # the row's length field has 32 bits
 
 
+@functools.cache
+def _buffer() -> memoryview:
+    """One for all: a shim takes one chunk at a time, and is the shim of one job after the other."""
+    return memoryview(bytearray(_CHUNK))
+
+
 class Capture:
     """Never blocks the process and never fails: what the disk does not take is counted in `dropped`.
 
@@ -27,7 +34,6 @@ class Capture:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._out = os.open(OUT, flags, 0o600)
         self._idx = os.open(IDX, flags, 0o600)
-        self._buffer = memoryview(bytearray(_CHUNK))
         self._large: set[int] = set()
         self._rows: list[tuple[int, int, int, float]] = []
         self.size = 0
@@ -36,13 +42,14 @@ class Capture:
 
     def take(self, pipe: int, stream: int) -> int | None:
         """Move what `pipe` holds, at most one chunk. The bytes taken; 0 at its end; None if it is empty now."""
+        buffer = _buffer()
         try:
-            count = os.readv(pipe, [self._buffer])
+            count = os.readv(pipe, [buffer])
         except BlockingIOError:
             return None
         if count >= _FULL_PIPE and pipe not in self._large:
             self._enlarge(pipe)
-        kept = self._keep(self._buffer[:count])
+        kept = self._keep(buffer[:count])
         self.dropped += count - kept
         if kept:
             self._note(stream, kept)
