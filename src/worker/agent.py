@@ -127,7 +127,8 @@ class Agent:
     async def _live(self, assignment: Assignment) -> None:
         await assignment.run()
         del self._held[assignment.key]
-        self._exchange.nudge()
+        if not assignment.accepted:  # else the broker has known since its end that it is gone
+            self._exchange.nudge()
 
     async def _hear_the_bell(self) -> None:
         """The bell only wakes; whoever waits for a file looks at it now and then anyway."""

@@ -49,6 +49,10 @@ LATE_GO_S = 1.0
 """How long after the deadline of a `go` its start may still become visible; then an ack is asked for again."""
 
 
+START_TOLD_S = 0.02
+"""A start is told within this time: a job that has ended by then costs one report, not two."""
+
+
 @dataclass(frozen=True)
 class Terms:
     """How long this job may go on without a word from its worker, or from the broker."""
@@ -336,7 +340,7 @@ class Assignment:
             if not told and (started := shim.started()) is not None:
                 told, self.phase = True, Phase.RUNNING
                 start = Start(kind="start", job=self.job, attempt=self.attempt, token=self.token, pid=started.pid)
-                self._desk.exchange.post(start, self.heard)
+                self._desk.exchange.post(start, self.heard, within_s=START_TOLD_S)
             await self._pause()
         return final
 
@@ -355,9 +359,12 @@ class Assignment:
     async def _clear(self) -> None:
         """Remove what was kept for the report. The tree is gone; the checkpoints stay."""
         self._desk.spool.forget(self.key)
+        await anyio.to_thread.run_sync(self._remove)
+
+    def _remove(self) -> None:
         if self._shim is not None:
-            await anyio.to_thread.run_sync(self._shim.remove)
-        await anyio.to_thread.run_sync(self._desk.home.remove_scratch, f"{self.job}.{self.attempt}")
+            self._shim.remove()
+        self._desk.home.remove_scratch(f"{self.job}.{self.attempt}")
 
     # Waiting.
 

@@ -83,14 +83,21 @@ class Exchange:
         self.registered: Registered | None = None
         self.on_reachable: Callable[[], None] = lambda: None
 
-    def post(self, transition: Transition, heard: Callable[[Verdict, float], None]) -> None:
-        """Send with the next report, at once if none is under way. `heard` gets the verdict for *this* posting, and
+    def post(self, transition: Transition, heard: Callable[[Verdict, float], None], within_s: float = 0) -> None:
+        """Send with the next report: at once if none is under way, or after `within_s` at the latest. `heard` gets the verdict for *this* posting, and
         the boot time at which the report was sent that was answered. The same again, still unanswered, is no second
         posting; another one replaces the first."""
         earlier = self._posts.get(_key(transition))
         if earlier is None or earlier.transition != transition:
             self._posts[_key(transition)] = _Post(transition, heard)
-        self.nudge()
+        if within_s:
+            asyncio.get_running_loop().call_later(within_s, self._hurry, _key(transition))
+        else:
+            self.nudge()
+
+    def _hurry(self, key: Key) -> None:
+        if key in self._posts:
+            self.nudge()
 
     def withdraw(self, job: int, attempt: int) -> None:
         """Forget all postings of an assignment; an answer under way is dropped."""

@@ -557,8 +557,19 @@ def serve(channel: socket.socket, wake: int) -> None:
         os.chdir("/")
         os.closerange(own, _HIGHEST_FD)  # the lock too: this is the end
         ring()
+        if not _childless():  # a fault of ours; when we end, the zygote sees to them
+            return
         with contextlib.suppress(OSError):
             channel.send(b"spare\n")
+
+
+def _childless() -> bool:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
+    except ChildProcessError:
+        return True
+    return False
 
 
 def _live(directory: str, who: Identity, lock: int, wake: int) -> Callable[[], None]:

@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import anyio
@@ -32,13 +32,21 @@ __all__ = ["LaunchError", "Shim", "ShimSpec", "Shims", "Started", "boot_s"]
 
 _ASSIGNMENT = re.compile(r"[1-9][0-9]*\.[1-9][0-9]*")
 _LISTENING_LIMIT_S = 15.0
-_CLEARING_LIMIT_S = 5.0
+_CLEARING_LOOKS = 250
 _LOOK_EVERY_S = 0.02
 _TRIES = 2
 
 
 class LaunchError(Exception):
     """No shim could be made. Nothing was executed, and nothing of it is left."""
+
+
+class _StillBorn(Exception):
+    """A shim was asked for, and does not live."""
+
+    def __init__(self, shim: Shim, why: str) -> None:
+        super().__init__(why)
+        self.shim = shim
 
 
 class Shims:
@@ -101,13 +109,15 @@ class Shims:
 
     async def _prepared(self, spec: ShimSpec) -> Shim:
         for tries_left in reversed(range(_TRIES)):
-            shim = await asyncio.to_thread(self._request, spec)
             try:
-                await self._listening(shim)
-            except LaunchError:
+                with self._bell.awaited(spec.name) as rung:  # from before the request: it may ring at once
+                    shim = await asyncio.to_thread(self._request, spec)
+                    await self._listening(shim, rung)
+            except _StillBorn as error:
+                shim = error.shim
                 await self._cleared(shim)
                 if not tries_left:
-                    raise
+                    raise LaunchError(str(error)) from None
                 await asyncio.to_thread(self._nursery.restart)
             else:
                 return shim
@@ -115,9 +125,10 @@ class Shims:
 
     async def _cleared(self, shim: Shim) -> None:
         """What a shim left that died at its birth: perhaps a child at its gate, and its group."""
-        with anyio.move_on_after(_CLEARING_LIMIT_S):
-            while await asyncio.to_thread(shim.final) is None:
-                await anyio.sleep(_LOOK_EVERY_S)
+        for _ in range(_CLEARING_LOOKS):
+            if await asyncio.to_thread(shim.final) is not None:
+                break
+            await anyio.sleep(_LOOK_EVERY_S)
         await asyncio.to_thread(shim.remove)
 
     def found(self) -> list[Shim]:
@@ -187,15 +198,20 @@ class Shims:
             extra=spec.extra,
         )
 
-    async def _listening(self, shim: Shim) -> None:
+    async def _listening(self, shim: Shim, rung: asyncio.Event) -> None:
+        """It rings when it listens; without the bell, looks now and then find it out."""
         deadline = time.monotonic() + _LISTENING_LIMIT_S
-        while not shim.listening():
+        while True:
+            await _within(_LOOK_EVERY_S, rung)
+            if shim.listening():
+                return
             if not shim.alive():
-                if not shim.listening():
-                    raise LaunchError(shim.crash() or self._nursery.complaint() or "the shim ended at once")
-            elif time.monotonic() > deadline:
-                raise LaunchError(f"the shim does not answer after {_LISTENING_LIMIT_S:g} s")
-            await self._bell.rung_by(shim.name, _LOOK_EVERY_S)
+                if shim.listening():
+                    return
+                raise _StillBorn(shim, shim.crash() or self._nursery.complaint() or "the shim ended at once")
+            if time.monotonic() > deadline:
+                raise _StillBorn(shim, f"the shim does not answer after {_LISTENING_LIMIT_S:g} s")
+            rung.clear()
 
 
 class _Bell:
@@ -231,17 +247,15 @@ class _Bell:
             for name in names:
                 yield name
 
-    async def rung_by(self, name: str, wait_s: float) -> None:
-        """Wait for one; the others, and this, stay for `rung`."""
+    @contextlib.contextmanager
+    def awaited(self, name: str) -> Iterator[asyncio.Event]:
+        """Set when this one rings. It stays for `rung` too, like all others."""
         self._listen()
-        event = self._waiting.setdefault(name, asyncio.Event())
+        event = self._waiting[name] = asyncio.Event()
         try:
-            async with asyncio.timeout(wait_s):
-                await event.wait()
-        except TimeoutError:
-            pass
+            yield event
         finally:
-            self._waiting.pop(name, None)
+            del self._waiting[name]
 
     def _listen(self) -> None:
         if self._loop is None and self._fd is not None:
@@ -257,6 +271,12 @@ class _Bell:
             self._news.set()
             if event := self._waiting.get(name):
                 event.set()
+
+
+async def _within(wait_s: float, event: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(wait_s):
+            await event.wait()
 
 
 def _rename_to_new(draft: Path, directory: Path) -> None:
