@@ -64,6 +64,7 @@ class MustEnd(Exception):
 class _Post:
     transition: Transition
     heard: Callable[[Verdict, float], None]
+    under_way: bool = False
 
 
 class Exchange:
@@ -91,12 +92,12 @@ class Exchange:
         if earlier is None or earlier.transition != transition:
             self._posts[_key(transition)] = _Post(transition, heard)
         if within_s:
-            asyncio.get_running_loop().call_later(within_s, self._hurry, _key(transition))
+            asyncio.get_running_loop().call_later(within_s, self._hurry, self._posts[_key(transition)])
         else:
             self.nudge()
 
-    def _hurry(self, key: Key) -> None:
-        if key in self._posts:
+    def _hurry(self, post: _Post) -> None:
+        if not post.under_way:
             self.nudge()
 
     def withdraw(self, job: int, attempt: int) -> None:
@@ -169,6 +170,8 @@ class Exchange:
 
     async def _report(self) -> None:
         posts = dict(self._posts)
+        for post in posts.values():
+            post.under_way = True
         self._seq += 1
         message = Report(
             epoch=self._registration.epoch,
@@ -182,12 +185,12 @@ class Exchange:
         answer = await self._broker.report(self._worker_id, message)
         for verdict in answer.verdicts:
             key = (verdict.kind, verdict.job, verdict.attempt)
-            post = posts.get(key)
+            answered = posts.get(key)
             if verdict.kind == "held":
                 self._holder.heard(verdict, sent_boot_s)
-            elif post is not None and self._posts.get(key) is post:
+            elif answered is not None and self._posts.get(key) is answered:
                 del self._posts[key]
-                post.heard(verdict, sent_boot_s)
+                answered.heard(verdict, sent_boot_s)
         self._stops(answer)
 
     async def _poll(self) -> None:

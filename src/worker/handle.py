@@ -71,6 +71,16 @@ class Shim:
         record = records.read_spec(str(directory))
         return cls(directory, _spec_of(record), record) if record is not None else None
 
+    def again(self) -> Shim:
+        """The same, with nothing known yet."""
+        return Shim(self.directory, self.spec, self._record)
+
+    def write_spec(self, directory: Path) -> None:
+        """Write what `at` reads."""
+        path = directory / records.SPEC
+        path.write_bytes(records.encode(self._record))
+        path.chmod(0o600)
+
     @property
     def name(self) -> str:
         return self.spec.name
@@ -153,6 +163,10 @@ class Shim:
         except OSError:
             return False
         return True
+
+    def ended(self) -> bool:
+        """Whether it has told its end."""
+        return (self.directory / records.EXIT).exists()
 
     def started(self) -> Started | None:
         """None as long as exec did not succeed."""

@@ -232,7 +232,6 @@ class Shim:
         self._poll.register(self._child.status, select.POLLIN)
         failpoint("forked")
         try:  # while the child gets ready
-            _sync(records.SPEC)
             self._stage_start(self._child)
         except OSError as error:
             self._refuse("launcher_failed", f"the worker's disk: {os.strerror(error.errno or 0)}")
@@ -280,6 +279,8 @@ class Shim:
         os.close(child.gate)
         self._phase = Phase.RUNNING
         os.close(os.open(records.RUNNING, os.O_WRONLY | os.O_CREAT, 0o600))
+        with contextlib.suppress(OSError):
+            _sync(records.SPEC)  # so that a worker after a power failure knows more of it than that it ran
         failpoint("running")
         for pipe, stream in ((child.out, STDOUT), (child.err, STDERR)):
             self._pipes[pipe] = stream
