@@ -124,6 +124,9 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
         self._answer: asyncio.Future[Answer] | None = None
+        self._sent = True  # the whole request
+        self._room = asyncio.Event()
+        self._room.set()
         self.reusable = False
 
     async def exchange(self, head: bytes, body: bytes | None) -> Answer:
@@ -132,12 +135,30 @@ class _Connection(asyncio.Protocol):
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answer = answer
         self._parser, self._body = httptools.HttpResponseParser(self), []
-        if body is None or len(body) < _JOINED_BYTES:
+        self._sent = body is None or len(body) <= _SLICE_BYTES
+        if self._sent:
             self._transport.write(head + (body or b""))
         else:
-            self._transport.write(head)
-            self._transport.write(body)
+            await self._write_in_slices(head, body or b"")
         return await answer
+
+    async def _write_in_slices(self, head: bytes, body: bytes) -> None:
+        """What the socket does not take at once is copied, again and again: so no more is given than it takes."""
+        assert self._transport is not None, "a connection is handed out when it is made"
+        self._transport.write(head)
+        rest = memoryview(body)
+        for at in range(0, len(rest), _SLICE_BYTES):
+            await self._room.wait()
+            if self._answer is None or self._answer.done():  # refused without a look at the body, or closed
+                return
+            self._transport.write(rest[at : at + _SLICE_BYTES])
+        self._sent = True
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        self._room.set()
 
     def close(self) -> None:
         self.reusable = False
@@ -157,6 +178,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.reusable = False
+        self._room.set()
         self._fail(str(exc) if exc else "the connection was closed before the answer was complete")
 
     def on_body(self, body: bytes) -> None:
@@ -166,7 +188,7 @@ class _Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if self._answer is None or self._answer.done() or status < 200:  # nobody asked, or only "go on"
             return
-        self.reusable = self._parser.should_keep_alive()
+        self.reusable = self._parser.should_keep_alive() and self._sent
         self._answer.set_result(Answer(status, b"".join(self._body)))
 
     def _fail(self, why: str) -> None:
@@ -174,7 +196,7 @@ class _Connection(asyncio.Protocol):
             self._answer.set_exception(Broken(why))
 
 
-_JOINED_BYTES = 1 << 16  # beyond it a second write costs less than joining
+_SLICE_BYTES = 1 << 17
 
 
 def _lines(headers: Mapping[str, str]) -> bytes:

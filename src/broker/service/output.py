@@ -60,13 +60,13 @@ async def append(
     """
     if len(data) > MOST_IN_ONE_CHUNK:
         raise Refused(ProblemCode.PAYLOAD_TOO_LARGE, f"a chunk is at most {MOST_IN_ONE_CHUNK} bytes")
-    if zlib.crc32(data) != crc32:
-        raise Refused(ProblemCode.BAD_CHECKSUM, "the bytes do not match their checksum", retryable=True)
     gate = await broker.store.read(lambda tx: _gate(tx, caller, holder, part))
     if gate.final_size is not None and offset + len(data) > gate.final_size:
         raise Refused(ProblemCode.STALE_ASSIGNMENT, "these bytes lie beyond the size that was declared at the end")
 
     def write() -> tuple[Appended, int]:
+        if zlib.crc32(data) != crc32:
+            raise Refused(ProblemCode.BAD_CHECKSUM, "the bytes do not match their checksum", retryable=True)
         done = broker.logs.append(holder.job, holder.attempt, part, offset, data)
         whole = gate.final_size is not None and done.size >= gate.final_size
         return done, broker.logs.sync(holder.job, holder.attempt, part) if whole else 0
