@@ -73,6 +73,7 @@ class Desk:
     spool: Spool
     checkpoints: Path
     linger_s: float
+    log_cap: int
 
     def registered(self) -> Registered:
         """What the broker promised at the registration, which comes before any delivery."""
@@ -262,6 +263,7 @@ class Assignment:
                     cwd=str(places.cwd),
                     grace_s=delivery.spec.checkpoint_grace_s,
                     linger_s=self._desk.linger_s,
+                    log_cap=self._desk.log_cap,
                     on_worker_lost=self._terms.policy,
                     extra={"lease_s": self._terms.lease_s, "exclusive_lease_s": self._terms.exclusive_lease_s},
                 )

@@ -38,6 +38,7 @@ class ShimSpec:
     grace_s: float = 10.0  # from TERM to KILL when the lease ends
     linger_s: float = 2.0  # how long output is awaited after the main process's end
     on_worker_lost: OnWorkerLost = OnWorkerLost.REQUEUE
+    log_cap: int = records.DEFAULT_LOG_CAP  # bytes; of a larger output the log has both ends
     umask: int = 0o022
     extra: dict[str, Json] = field(default_factory=dict)
 
@@ -240,6 +241,7 @@ class Shim:
             reason=self._crash_line() or "the process that looked after it was killed; how it ended is not known",
             final_size=self.out_size(),
             final_index_size=self.index_size(),
+            dropped=_size(self.directory / records.TAIL),  # at least: what came before it was lost already
         )
 
     def _final_of(self, record: ExitRecord) -> Final:
@@ -300,6 +302,7 @@ def _spec_of(record: SpecRecord) -> ShimSpec:
         cwd=record["cwd"],
         grace_s=record["grace_s"],
         linger_s=record["linger_s"],
+        log_cap=record.get("log_cap", records.DEFAULT_LOG_CAP),
         on_worker_lost=OnWorkerLost(record["on_worker_lost"]),
         umask=record["umask"],
         extra=record["extra"],

@@ -256,7 +256,7 @@ class Shim:
     def _release(self, child: Child) -> None:
         """start.json is on the disk before the gate opens: without it, the command never ran."""
         try:
-            self._capture = self._capture or Capture()
+            self._capture = self._capture or Capture(self._spec.get("log_cap", records.DEFAULT_LOG_CAP))
             records.publish(records.START)
         except OSError as error:
             self._refuse("launcher_failed", f"the worker's disk: {os.strerror(error.errno or 0)}")
@@ -447,10 +447,12 @@ class Shim:
         if self._spec["cgroup"]:
             cgroup.remove(self._spec["cgroup"])
         if self._capture is not None:
-            self._capture.sync()
+            self._capture.complete()
         if record is not None:
             if self._capture is not None:
+                record["final_size"] = self._capture.size
                 record["final_index_size"] = self._capture.index_size
+                record["dropped"] = self._capture.dropped
             _persist(record)
 
     def _record(
@@ -458,7 +460,6 @@ class Shim:
     ) -> ExitRecord:
         ran = self._status is not None and self._phase is Phase.RUNNING  # else it is the unexecuted child's status
         code = os.waitstatus_to_exitcode(self._status) if ran and self._status is not None else None
-        capture = self._capture
         return ExitRecord(
             proto=records.PROTO,
             outcome=outcome,
@@ -467,9 +468,9 @@ class Shim:
             reason_code=reason_code,
             reason=reason[:_LONGEST_REASON] if reason else None,
             stop=stop,
-            final_size=capture.size if capture else 0,
-            final_index_size=capture.index_size if capture else 0,
-            dropped=capture.dropped if capture else 0,
+            final_size=0,  # known when it is complete
+            final_index_size=0,
+            dropped=0,
             duration_s=max(0.0, self._ended_at - self._released_at) if code is not None else None,
             max_rss_mb=_mebibytes(self._used.max_rss) if code is not None else None,
             cpu_s=self._used.cpu_s if code is not None else None,

@@ -194,6 +194,7 @@ class Shims:
             umask=spec.umask,
             grace_s=spec.grace_s,
             linger_s=spec.linger_s,
+            log_cap=spec.log_cap,
             on_worker_lost=spec.on_worker_lost.value,
             cookie=uuid.uuid4().hex,
             bell=str(self._bell.path),
