@@ -13,7 +13,6 @@ from support.fleet import Fleet, submit
 from support.waiting import eventually
 
 FOLLOWERS = 50
-pytestmark = pytest.mark.guarantee("G15")
 
 
 class Follower:
@@ -45,6 +44,7 @@ class Follower:
             self.end = data
 
 
+@pytest.mark.guarantee("G15")
 async def test_50_followers_of_one_log_get_every_byte_and_the_end(shared: Fleet) -> None:
     gate = shared.directory / "gate"
     async with shared.client() as client:

@@ -9,8 +9,6 @@ import pytest
 from support.fleet import Fleet, ended, output_of, submit
 from support.waiting import eventually, eventually_sync
 
-pytestmark = pytest.mark.guarantee("G15")
-
 
 def writer(fleet: Fleet, *, lines: int, waits_at: int) -> str:
     """A job that writes numbered lines as fast as it can, and in the middle waits until it may go on."""
@@ -33,6 +31,7 @@ def numbered(first: int, last: int) -> bytes:
     return b"".join(b"line %010d\n" % number for number in range(first, last))
 
 
+@pytest.mark.guarantee("G15")
 async def test_a_broker_that_is_away_while_megabytes_are_written_gets_them_all_and_holds_up_nothing(
     fleet: Fleet,
 ) -> None:
@@ -51,6 +50,7 @@ async def test_a_broker_that_is_away_while_megabytes_are_written_gets_them_all_a
         assert await output_of(client, job) == numbered(0, lines)
 
 
+@pytest.mark.guarantee("G15")
 async def test_a_log_at_its_limit_says_so_everywhere_also_when_the_worker_was_killed_meanwhile(fleet: Fleet) -> None:
     await fleet.start_worker(log_cap_mb="1")
     lines = 400_000

@@ -16,7 +16,6 @@ from support.fleet import Fleet, ended, submit
 from support.waiting import eventually
 
 GROWTH_MB = 64
-pytestmark = pytest.mark.guarantee("G15")
 
 
 def peak_mb(pid: int) -> float:
@@ -68,6 +67,7 @@ def files(fleet: Fleet) -> LogFiles:
     return LogFiles(fleet.state / "logs")
 
 
+@pytest.mark.guarantee("G15")
 async def test_100_mb_at_full_speed_arrive_whole_and_nobody_keeps_them(shared: Fleet) -> None:
     memory = Memory(shared)
     program = "import os\nfor n in range(1600):\n  d = bytes([n % 251]) * 65536\n  while d: d = d[os.write(1, d):]"
@@ -83,6 +83,7 @@ async def test_100_mb_at_full_speed_arrive_whole_and_nobody_keeps_them(shared: F
         assert max(memory.growth_mb.values()) < GROWTH_MB, memory.growth_mb
 
 
+@pytest.mark.guarantee("G15")
 async def test_a_million_lines_arrive_with_few_rows_and_any_of_them_is_found(shared: Fleet) -> None:
     async with shared.client() as client:
         job = await submit(client, "seq 1 1000000")
@@ -97,6 +98,7 @@ async def test_a_million_lines_arrive_with_few_rows_and_any_of_them_is_found(sha
         assert "first 3 lines" in await client.job_logs(job, head=3)
 
 
+@pytest.mark.guarantee("G15")
 async def test_half_a_million_lines_that_alternate_between_the_streams_are_told_apart(shared: Fleet) -> None:
     program = shared.directory / "alternates.py"
     program.write_text(
@@ -119,6 +121,7 @@ async def test_half_a_million_lines_that_alternate_between_the_streams_are_told_
         assert snapshot.index_size < snapshot.size // 8
 
 
+@pytest.mark.guarantee("G15")
 async def test_one_line_of_50_mb_is_kept_whole_and_shown_short(shared: Fleet) -> None:
     memory = Memory(shared)
     async with shared.client() as client:
