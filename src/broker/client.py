@@ -1,21 +1,20 @@
 """A typed client of the broker, over its private socket or TCP.
 
 Operations are methods; a refusal is raised as `Refused`, a broker that can't be reached as `Unreachable`.
-One connection pool for calls that wait (polls, waits) and one for the rest: neither blocks the other.
+Calls at the same time don't wait for each other: each has a connection of its own.
 """
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
-from urllib.parse import quote, unquote, urlsplit
+from typing import Literal, Self, TypeVar
+from urllib.parse import quote, urlencode
 
-import httpx
 from pydantic import BaseModel, ValidationError
 
+from broker.line import Answer, Broken, Endpoint, Line
 from broker.wire.events import EventList, EventType
 from broker.wire.jobs import CancelAnswer, CancelRequest, Job, JobList, JobSpec, Submitted, Waited
 from broker.wire.problems import Problem, Refused
@@ -26,7 +25,6 @@ from broker.wire.workers import LogSize, Poll, PollAnswer, Registered, Registrat
 M = TypeVar("M", bound=BaseModel)
 Query = Mapping[str, str | int | float | bool | None | Sequence[int]]
 
-CONNECT_S = 5.0
 ANSWER_S = 30.0
 MARGIN_S = 10.0  # how much longer than it asked to wait a waiting call is given
 
@@ -39,18 +37,8 @@ class BrokerClient:
     """`async with BrokerClient("unix:///…/broker.sock") as broker: await broker.job_submit(JobSpec(command="true"))`"""
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        self._base, socket_path = _endpoint(url)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-
-        # Reading the certificates of this machine takes 0.1 s: once, and only where TLS is spoken.
-        verify = httpx.create_ssl_context() if self._base.startswith("https:") else False
-
-        def pool() -> httpx.AsyncClient:
-            transport = httpx.AsyncHTTPTransport(uds=socket_path, retries=0, verify=verify)
-            timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
-            return httpx.AsyncClient(transport=transport, base_url=self._base, headers=headers, timeout=timeout)
-
-        self._calls, self._waits, self._logs = pool(), pool(), pool()
+        self._url = url.rstrip("/")
+        self._line = Line(Endpoint.of(url), {"Authorization": f"Bearer {token}"} if token else {})
 
     async def __aenter__(self) -> Self:
         return self
@@ -61,8 +49,7 @@ class BrokerClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        for pool in (self._calls, self._waits, self._logs):
-            await pool.aclose()
+        await self._line.aclose()
 
     # ---- jobs
 
@@ -103,9 +90,7 @@ class BrokerClient:
     ) -> Waited:
         """Waits at most `timeout_s` (≤ 40 s); `done` tells whether they have ended."""
         query: Query = {"job": list(job), "array": array, "mode": mode, "timeout_s": timeout_s}
-        return await self._call(
-            Waited, "GET", "/v1/jobs/wait", query=query, pool=self._waits, answer_s=timeout_s + MARGIN_S
-        )
+        return await self._call(Waited, "GET", "/v1/jobs/wait", query=query, answer_s=timeout_s + MARGIN_S)
 
     async def job_logs(
         self,
@@ -129,7 +114,7 @@ class BrokerClient:
             "attempt": attempt,
             "stream": stream,
         }
-        return (await self._answer("GET", f"/v1/jobs/{job}/log", query=query)).text
+        return (await self._answer("GET", f"/v1/jobs/{job}/log", query=query)).body.decode("utf-8", "replace")
 
     async def job_output(self, job: int, *, attempt: int | None = None) -> AsyncIterator[bytes]:
         """All output so far, exact bytes, in slices."""
@@ -137,10 +122,10 @@ class BrokerClient:
         while True:
             query: Query = {"raw": True, "cursor": cursor, "attempt": attempt}
             answer = await self._answer("GET", f"/v1/jobs/{job}/log", query=query)
-            if not answer.content:
+            if not answer.body:
                 return
-            cursor += len(answer.content)
-            yield answer.content
+            cursor += len(answer.body)
+            yield answer.body
 
     async def job_cancel(self, request: CancelRequest) -> CancelAnswer:
         return await self._call(CancelAnswer, "POST", "/v1/jobs/cancel", body=request)
@@ -192,14 +177,9 @@ class BrokerClient:
         return await self._call(Registered, "POST", f"/v1/workers/{worker_id}/register", body=said)
 
     async def poll(self, worker_id: str, said: Poll) -> PollAnswer:
-        """Long: the broker parks it for up to `wait_s`. On a connection of its own."""
+        """Long: the broker parks it for up to `wait_s`."""
         return await self._call(
-            PollAnswer,
-            "POST",
-            f"/v1/workers/{worker_id}/poll",
-            body=said,
-            pool=self._waits,
-            answer_s=said.wait_s + MARGIN_S,
+            PollAnswer, "POST", f"/v1/workers/{worker_id}/poll", body=said, answer_s=said.wait_s + MARGIN_S
         )
 
     async def report(self, worker_id: str, said: Report) -> ReportAnswer:
@@ -228,7 +208,6 @@ class BrokerClient:
                 "Content-Type": "application/octet-stream",
             },
             content=data,
-            pool=self._logs,
         )
         return _parsed(LogSize, answer)
 
@@ -242,14 +221,11 @@ class BrokerClient:
         *,
         query: Query | None = None,
         body: BaseModel | None = None,
-        pool: httpx.AsyncClient | None = None,
         answer_s: float = ANSWER_S,
     ) -> M:
         content = body.model_dump_json(exclude_none=True).encode() if body is not None else None
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        answer = await self._answer(
-            method, path, query=query, headers=headers, content=content, pool=pool, answer_s=answer_s
-        )
+        answer = await self._answer(method, path, query=query, headers=headers, content=content, answer_s=answer_s)
         return _parsed(model, answer)
 
     async def _answer(
@@ -260,37 +236,32 @@ class BrokerClient:
         query: Query | None = None,
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
-        pool: httpx.AsyncClient | None = None,
         answer_s: float = ANSWER_S,
-    ) -> httpx.Response:
-        params = {key: value for key, value in (query or {}).items() if value is not None}
-        timeout = httpx.Timeout(answer_s, connect=CONNECT_S)
+    ) -> Answer:
+        target = path + _query_string(query) if query else path
         try:
-            answer = await (pool or self._calls).request(
-                method, path, params=params, headers=headers, content=content, timeout=timeout
-            )
-        except httpx.HTTPError as error:
-            raise Unreachable(f"{self._base}: {str(error) or type(error).__name__}") from error
-        if answer.status_code >= 400:
+            answer = await self._line.ask(method, target, headers or {}, content, answer_s)
+        except Broken as error:
+            raise Unreachable(f"{self._url}: {error}") from error
+        if answer.status >= 400:
             raise _refusal(answer)
         return answer
 
 
-def _endpoint(url: str) -> tuple[str, str | None]:
-    """Base URL and socket path of unix:///path or http(s)://host:port."""
-    parts = urlsplit(url)
-    if parts.scheme == "unix" and parts.path:
-        return "http://jobd", unquote(parts.path)
-    if parts.scheme in ("http", "https") and parts.netloc:
-        return url.rstrip("/"), None
-    raise ValueError(f"{url!r} is no broker URL: unix:///path/broker.sock or http(s)://host:port")
+def _query_string(query: Query) -> str:
+    said = {key: _said(value) for key, value in query.items() if value is not None}
+    return f"?{urlencode(said, doseq=True)}" if said else ""
 
 
-def _refusal(answer: httpx.Response) -> Exception:
+def _said(value: str | float | Sequence[int]) -> str | float | Sequence[int]:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _refusal(answer: Answer) -> Exception:
     try:
-        problem = Problem.model_validate_json(answer.content)
+        problem = Problem.model_validate_json(answer.body)
     except ValidationError:
-        return Unreachable(f"status {answer.status_code} without a problem document")
+        return Unreachable(f"status {answer.status} without a problem document")
     return Refused(
         problem.code,
         problem.detail,
@@ -302,12 +273,9 @@ def _refusal(answer: httpx.Response) -> Exception:
     )
 
 
-def _parsed(model: type[M], answer: httpx.Response) -> M:
-    """Fields that a newer broker added are left out, not refused."""
+def _parsed(model: type[M], answer: Answer) -> M:
+    """Fields that a newer broker added, also deep inside, are left out, not refused."""
     try:
-        known: Any = json.loads(answer.content)
-        if isinstance(known, dict):
-            known = {key: value for key, value in known.items() if key in model.model_fields}
-        return model.model_validate(known)
-    except (ValueError, ValidationError) as error:
+        return model.model_validate_json(answer.body, extra="ignore")
+    except ValidationError as error:
         raise Unreachable(f"an answer that can't be understood: {error}") from error

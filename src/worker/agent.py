@@ -44,6 +44,7 @@ class Setup:
     ground: Ground
     checkpoints: Path
     linger_s: float
+    log_cap: int
 
 
 class Agent:
@@ -57,7 +58,16 @@ class Agent:
         self._exchange = Exchange(broker, home.worker_id, setup.registration, self)
         self._spool = Spool(broker, home.worker_id, home.epoch, self._exchange.superseded)
         self._exchange.on_reachable = self._spool.reachable
-        self._desk = Desk(home, setup.ground, shims, self._exchange, self._spool, setup.checkpoints, setup.linger_s)
+        self._desk = Desk(
+            home,
+            setup.ground,
+            shims,
+            self._exchange,
+            self._spool,
+            setup.checkpoints,
+            setup.linger_s,
+            setup.log_cap,
+        )
         self._short_of_room = False
 
     async def run(self) -> int:
@@ -127,7 +137,8 @@ class Agent:
     async def _live(self, assignment: Assignment) -> None:
         await assignment.run()
         del self._held[assignment.key]
-        self._exchange.nudge()
+        if not assignment.accepted:  # else the broker has known since its end that it is gone
+            self._exchange.nudge()
 
     async def _hear_the_bell(self) -> None:
         """The bell only wakes; whoever waits for a file looks at it now and then anyway."""

@@ -49,6 +49,10 @@ LATE_GO_S = 1.0
 """How long after the deadline of a `go` its start may still become visible; then an ack is asked for again."""
 
 
+START_TOLD_S = 0.02
+"""A start is told within this time: a job that has ended by then costs one report, not two."""
+
+
 @dataclass(frozen=True)
 class Terms:
     """How long this job may go on without a word from its worker, or from the broker."""
@@ -69,6 +73,7 @@ class Desk:
     spool: Spool
     checkpoints: Path
     linger_s: float
+    log_cap: int
 
     def registered(self) -> Registered:
         """What the broker promised at the registration, which comes before any delivery."""
@@ -87,6 +92,7 @@ class Assignment:
         self.accepted = False  # the broker has the final report
         self.stale = False  # the broker wants none of it
         self._lost = False  # lease_lost was said while nothing had been executed
+        self._listened = False  # the shim can be told
         self._released = False  # exec may have happened
         self._until_boot_s = 0.0
         self._delivery: Delivery | None = None
@@ -226,7 +232,7 @@ class Assignment:
             return self.final
         try:
             if self._shim is None:
-                self._shim = await self._launch(await self._admit())
+                self._shim = self._launch(await self._admit())
                 await self._release(self._shim)
             else:
                 await self._shim.closed_for_good()  # what was not executed by now never will be; the rest goes on
@@ -240,14 +246,14 @@ class Assignment:
         assert self._delivery is not None
         return await admit(self._delivery.spec, self._desk.ground)
 
-    async def _launch(self, admitted: Admitted) -> Shim:
-        """A prepared shim, listening. Nothing is executed yet. Raises Refusal."""
+    def _launch(self, admitted: Admitted) -> Shim:
+        """A shim that is being prepared; its records are there. Nothing is executed yet. Raises Refusal."""
         assert self._delivery is not None
         delivery = self._delivery
         try:
             places = self._places(admitted)
             who = Identity(self.job, self.attempt, delivery.restarts, delivery.array_index)
-            shim = await self._desk.shims.launch(
+            return self._desk.shims.begin(
                 ShimSpec(
                     job=self.job,
                     attempt=self.attempt,
@@ -257,15 +263,16 @@ class Assignment:
                     cwd=str(places.cwd),
                     grace_s=delivery.spec.checkpoint_grace_s,
                     linger_s=self._desk.linger_s,
+                    log_cap=self._desk.log_cap,
                     on_worker_lost=self._terms.policy,
                     extra={"lease_s": self._terms.lease_s, "exclusive_lease_s": self._terms.exclusive_lease_s},
                 )
             )
         except (LaunchError, OSError) as error:
-            raise Refusal(
-                "launcher_failed", f"no process could be prepared on {self._desk.ground.host}: {error}"
-            ) from error
-        return shim
+            raise self._not_prepared(error) from error
+
+    def _not_prepared(self, error: LaunchError | OSError) -> Refusal:
+        return Refusal("launcher_failed", f"no process could be prepared on {self._desk.ground.host}: {error}")
 
     def _places(self, admitted: Admitted) -> Places:
         scratch = self._desk.home.scratch(f"{self.job}.{self.attempt}")
@@ -282,8 +289,6 @@ class Assignment:
         """
         assert self._delivery is not None
         give_up_boot_s: float | None = boot_s() + self._delivery.lease_s
-        if self._terms.policy is not OnWorkerLost.ORPHAN:
-            self._until(boot_s() + self._terms.lease_s)  # if this worker dies now, the shim must not wait for ever
         while not self._unwanted:
             answer = await self._acked(shim, give_up_boot_s)
             if answer is None or not answer.permits or self._unwanted:
@@ -317,9 +322,24 @@ class Assignment:
 
         ack = Ack(kind="ack", job=self.job, attempt=self.attempt, token=self.token, shim=shim.id)
         self._desk.exchange.post(ack, heard)
-        await self._wait(lambda: bool(answers) or self._unwanted, give_up_boot_s)
-        self._desk.exchange.withdraw(self.job, self.attempt)
+        try:
+            await self._prepared(shim)  # while the ack is on its way
+            await self._wait(lambda: bool(answers) or self._unwanted, give_up_boot_s)
+        finally:
+            self._desk.exchange.withdraw(self.job, self.attempt)
         return answers[0] if answers else None
+
+    async def _prepared(self, shim: Shim) -> None:
+        """Once: a shim that has listened is not made anew, whatever becomes of it. Raises Refusal."""
+        if self._listened:
+            return
+        try:
+            await self._desk.shims.listens(shim)
+            if self._terms.policy is not OnWorkerLost.ORPHAN:
+                self._until(boot_s() + self._terms.lease_s)  # if this worker dies now, it must not wait for ever
+        except (LaunchError, OSError) as error:
+            raise self._not_prepared(error) from error
+        self._listened = True
 
     async def _seen_to_start(self, shim: Shim, limit_boot_s: float) -> bool:
         return await self._wait(lambda: shim.started() is not None or shim.final() is not None, limit_boot_s)
@@ -336,7 +356,7 @@ class Assignment:
             if not told and (started := shim.started()) is not None:
                 told, self.phase = True, Phase.RUNNING
                 start = Start(kind="start", job=self.job, attempt=self.attempt, token=self.token, pid=started.pid)
-                self._desk.exchange.post(start, self.heard)
+                self._desk.exchange.post(start, self.heard, within_s=START_TOLD_S)
             await self._pause()
         return final
 
@@ -355,9 +375,12 @@ class Assignment:
     async def _clear(self) -> None:
         """Remove what was kept for the report. The tree is gone; the checkpoints stay."""
         self._desk.spool.forget(self.key)
+        await anyio.to_thread.run_sync(self._remove)
+
+    def _remove(self) -> None:
         if self._shim is not None:
-            await anyio.to_thread.run_sync(self._shim.remove)
-        await anyio.to_thread.run_sync(self._desk.home.remove_scratch, f"{self.job}.{self.attempt}")
+            self._shim.remove()
+        self._desk.home.remove_scratch(f"{self.job}.{self.attempt}")
 
     # Waiting.
 

@@ -64,6 +64,7 @@ class MustEnd(Exception):
 class _Post:
     transition: Transition
     heard: Callable[[Verdict, float], None]
+    under_way: bool = False
 
 
 class Exchange:
@@ -83,14 +84,21 @@ class Exchange:
         self.registered: Registered | None = None
         self.on_reachable: Callable[[], None] = lambda: None
 
-    def post(self, transition: Transition, heard: Callable[[Verdict, float], None]) -> None:
-        """Send with the next report, at once if none is under way. `heard` gets the verdict for *this* posting, and
+    def post(self, transition: Transition, heard: Callable[[Verdict, float], None], within_s: float = 0) -> None:
+        """Send with the next report: at once if none is under way, or after `within_s` at the latest. `heard` gets the verdict for *this* posting, and
         the boot time at which the report was sent that was answered. The same again, still unanswered, is no second
         posting; another one replaces the first."""
         earlier = self._posts.get(_key(transition))
         if earlier is None or earlier.transition != transition:
             self._posts[_key(transition)] = _Post(transition, heard)
-        self.nudge()
+        if within_s:
+            asyncio.get_running_loop().call_later(within_s, self._hurry, self._posts[_key(transition)])
+        else:
+            self.nudge()
+
+    def _hurry(self, post: _Post) -> None:
+        if not post.under_way:
+            self.nudge()
 
     def withdraw(self, job: int, attempt: int) -> None:
         """Forget all postings of an assignment; an answer under way is dropped."""
@@ -162,6 +170,8 @@ class Exchange:
 
     async def _report(self) -> None:
         posts = dict(self._posts)
+        for post in posts.values():
+            post.under_way = True
         self._seq += 1
         message = Report(
             epoch=self._registration.epoch,
@@ -175,12 +185,12 @@ class Exchange:
         answer = await self._broker.report(self._worker_id, message)
         for verdict in answer.verdicts:
             key = (verdict.kind, verdict.job, verdict.attempt)
-            post = posts.get(key)
+            answered = posts.get(key)
             if verdict.kind == "held":
                 self._holder.heard(verdict, sent_boot_s)
-            elif post is not None and self._posts.get(key) is post:
+            elif answered is not None and self._posts.get(key) is answered:
                 del self._posts[key]
-                post.heard(verdict, sent_boot_s)
+                answered.heard(verdict, sent_boot_s)
         self._stops(answer)
 
     async def _poll(self) -> None:

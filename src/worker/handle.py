@@ -38,6 +38,7 @@ class ShimSpec:
     grace_s: float = 10.0  # from TERM to KILL when the lease ends
     linger_s: float = 2.0  # how long output is awaited after the main process's end
     on_worker_lost: OnWorkerLost = OnWorkerLost.REQUEUE
+    log_cap: int = records.DEFAULT_LOG_CAP  # bytes; of a larger output the log has both ends
     umask: int = 0o022
     extra: dict[str, Json] = field(default_factory=dict)
 
@@ -70,6 +71,16 @@ class Shim:
         """None where no worker of this protocol has written a specification."""
         record = records.read_spec(str(directory))
         return cls(directory, _spec_of(record), record) if record is not None else None
+
+    def again(self) -> Shim:
+        """The same, with nothing known yet."""
+        return Shim(self.directory, self.spec, self._record)
+
+    def write_spec(self, directory: Path) -> None:
+        """Write what `at` reads."""
+        path = directory / records.SPEC
+        path.write_bytes(records.encode(self._record))
+        path.chmod(0o600)
 
     @property
     def name(self) -> str:
@@ -154,6 +165,10 @@ class Shim:
             return False
         return True
 
+    def ended(self) -> bool:
+        """Whether it has told its end."""
+        return (self.directory / records.EXIT).exists()
+
     def started(self) -> Started | None:
         """None as long as exec did not succeed."""
         if not (self.directory / records.RUNNING).exists():
@@ -204,7 +219,7 @@ class Shim:
         doomed = self.directory.with_name(f".gone-{self.name}-{time.time_ns()}")
         with contextlib.suppress(FileNotFoundError):
             self.directory.rename(doomed)
-            shutil.rmtree(doomed)
+            _remove(doomed)
 
     def _verdict(self) -> Final | None:
         alive = self.alive()  # before the record is looked for: a shim writes it and ends
@@ -226,6 +241,7 @@ class Shim:
             reason=self._crash_line() or "the process that looked after it was killed; how it ended is not known",
             final_size=self.out_size(),
             final_index_size=self.index_size(),
+            dropped=_size(self.directory / records.TAIL),  # at least: what came before it was lost already
         )
 
     def _final_of(self, record: ExitRecord) -> Final:
@@ -286,6 +302,7 @@ def _spec_of(record: SpecRecord) -> ShimSpec:
         cwd=record["cwd"],
         grace_s=record["grace_s"],
         linger_s=record["linger_s"],
+        log_cap=record.get("log_cap", records.DEFAULT_LOG_CAP),
         on_worker_lost=OnWorkerLost(record["on_worker_lost"]),
         umask=record["umask"],
         extra=record["extra"],
@@ -306,6 +323,16 @@ def _complete_index(out: Path, idx: Path) -> None:
         if missing > 0:
             file.seek(0, os.SEEK_END)
             file.write(records.ROW.pack(covered, missing, records.STDOUT, time.time()))
+
+
+def _remove(directory: Path) -> None:
+    """Our own files, one by one; only where a job put something of its own there it takes a walk."""
+    try:
+        for name in os.listdir(directory):
+            os.unlink(directory / name)
+        directory.rmdir()
+    except (IsADirectoryError, PermissionError):
+        shutil.rmtree(directory)
 
 
 def _size(path: Path) -> int:

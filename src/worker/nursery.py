@@ -36,14 +36,9 @@ class Nursery:
             self._start()
 
     def request(self, directory: Path, lock: int) -> None:
-        """Ask for a shim of `directory` that inherits `lock`. A zygote that has died is replaced first."""
+        """Ask for a shim of `directory` that inherits `lock`. Raises OSError if the zygote is gone: `restart` it."""
         with self._mutex:
-            try:
-                self._send(directory, lock)
-            except OSError:
-                self._end()
-                self._start()
-                self._send(directory, lock)
+            self._send(directory, lock)
 
     def restart(self) -> None:
         """For one that takes requests and makes no shims. Living shims don't notice."""

@@ -88,7 +88,8 @@ async def _work(settings: WorkerSettings, url: str, token: str | None, home: Hom
     ground = Ground(host=here.host, login=login, state=home.directory)
     checkpoints = (settings.checkpoint_root or home.directory / "checkpoints").expanduser().absolute()
     async with BrokerClient(url, token) as broker:
-        return await Agent(home, shims, broker, Setup(registration, ground, checkpoints, settings.linger_s)).run()
+        setup = Setup(registration, ground, checkpoints, settings.linger_s, int(settings.log_cap_mb * (1 << 20)))
+        return await Agent(home, shims, broker, setup).run()
 
 
 def configure_logging(level: str) -> None:
@@ -103,5 +104,5 @@ def configure_logging(level: str) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=False,
+        cache_logger_on_first_use=True,
     )

@@ -13,6 +13,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -27,7 +28,7 @@ from worker.process.identity import LINUX, identify, stat_fields
 from worker.process.kernel import become_subreaper, set_name
 from worker.process.launch import Child, Program, Word, read_word, start_child
 from worker.process.output import Capture
-from worker.process.records import STDERR, STDOUT, Ending, ExitRecord, SpecRecord
+from worker.process.records import STDERR, STDOUT, Ending, ExitRecord, Identity, SpecRecord
 from worker.process.tree import descendants, signal_each
 
 PREPARED_LIMIT_S = 600.0  # a shim whose worker never comes back to say go; closing is safe, nothing was executed
@@ -41,13 +42,18 @@ _DISK_PAUSE_S = 1.0
 _LONGEST_SLEEP_S = 3600.0
 _CHUNKS_AFTER_THE_END = 64  # a foreign process may hold our pipe and write for ever
 _LONGEST_REASON = 1500
+_HIGHEST_FD = 65536
 
 
 class Phase(Enum):
-    PREPARED = auto()  # nothing was executed; waits for `go`
+    PREPARED = auto()  # nothing was executed, and there is no child
     LAUNCHING = auto()  # a child gets ready; nothing was executed
+    READY = auto()  # it waits at its gate; start.json is on the disk, under another name
     RELEASED = auto()  # start.json is durable, the child may exec
     RUNNING = auto()  # it did, or could not and died
+
+
+_UNRELEASED = (Phase.PREPARED, Phase.LAUNCHING, Phase.READY)
 
 
 class Stop(NamedTuple):
@@ -68,11 +74,24 @@ class Kill:
         self.shown = False
 
 
+class Used:
+    """What the processes of a job have used, those that nobody but us waited for included."""
+
+    def __init__(self) -> None:
+        self.cpu_s = 0.0
+        self.max_rss = 0
+
+    def add(self, usage: resource.struct_rusage) -> None:
+        self.cpu_s += usage.ru_utime + usage.ru_stime
+        self.max_rss = max(self.max_rss, usage.ru_maxrss)
+
+
 class Shim:
     """The life of one assignment: `run` returns when all is over and written."""
 
-    def __init__(self, spec: SpecRecord, lock: int, wake: int) -> None:
+    def __init__(self, spec: SpecRecord, who: Identity, lock: int, wake: int) -> None:
         self._spec = spec
+        self._self = who
         self._lock = lock
         self._wake = wake
         self._ctl = os.open(records.CTL, os.O_RDWR | os.O_NONBLOCK)  # O_RDWR: no end of file when the worker dies
@@ -93,6 +112,7 @@ class Shim:
         self._next_bell_at = -math.inf
         self._released_at = self._ended_at = 0.0
         self._status: int | None = None  # of the main process, once it was reaped
+        self._used = Used()
         self._linger_until = math.inf
         self._tree_gone = True
         self._unexecuted: ExitRecord | None = None
@@ -102,8 +122,10 @@ class Shim:
             self._poll.register(fd, select.POLLIN)
 
     def run(self) -> None:
+        """The child is made at once: it gets ready while the worker still asks whether it may run."""
         failpoint("prepared")
-        self._ring()
+        self.ring()
+        self._launch()
         while not self._over:
             ready = {fd for fd, _ in self._poll.poll(self._sleep_ms())}
             if self._ctl in ready:  # before any deadline is judged: a lease may have been extended while we slept
@@ -118,7 +140,7 @@ class Shim:
             self._ring_news(boot_s())
 
     def _before_exec(self) -> bool:
-        return self._phase in (Phase.LAUNCHING, Phase.RELEASED) and not self._ending
+        return self._phase in (Phase.LAUNCHING, Phase.READY, Phase.RELEASED) and not self._ending
 
     # What the worker says
 
@@ -148,10 +170,17 @@ class Shim:
     def _go(self, until: float) -> None:
         if math.isnan(until) or self._closing or self._ending:
             return
-        if self._phase in (Phase.PREPARED, Phase.LAUNCHING):
+        if self._phase in _UNRELEASED:
             self._go_until = max(self._go_until, until)
-        if self._phase is Phase.PREPARED and boot_s() <= min(self._go_until, self._lease_until):
+        if not self._may_go():
+            return
+        if self._phase is Phase.PREPARED:
             self._launch()
+        elif self._phase is Phase.READY and self._child is not None:
+            self._release(self._child)
+
+    def _may_go(self) -> bool:
+        return boot_s() <= min(self._go_until, self._lease_until)
 
     def _extend(self, until: float) -> None:
         if not math.isnan(until):
@@ -159,14 +188,14 @@ class Shim:
 
     def _close(self) -> None:
         self._closing = True  # a child that was released, and comes back late, does not get a second try
-        if self._phase in (Phase.PREPARED, Phase.LAUNCHING):
+        if self._phase in _UNRELEASED:
             self._end_unexecuted(None)
 
     def _ask(self, stop: Stop, grace_s: float) -> None:
         """The first stop gives the reason; each may bring the KILL nearer, none puts it off."""
         if self._ending:
             return
-        if self._phase in (Phase.PREPARED, Phase.LAUNCHING):
+        if self._phase in _UNRELEASED:
             self._end_unexecuted(self._record("stopped", stop=stop.id) if stop.id else None)
             return
         if self._status is not None and self._stopped_by is None:  # it ended by itself; only strays are left
@@ -178,7 +207,7 @@ class Shim:
             if stop.id:
                 _note(records.STOPPING, stop.id)
             self._deliver()
-        self._ring()
+        self.ring()
 
     # Start
 
@@ -202,17 +231,23 @@ class Shim:
         self._phase = Phase.LAUNCHING
         self._poll.register(self._child.status, select.POLLIN)
         failpoint("forked")
+        try:  # while the child gets ready
+            self._stage_start(self._child)
+        except OSError as error:
+            self._refuse("launcher_failed", f"the worker's disk: {os.strerror(error.errno or 0)}")
 
     def _hear_child(self, child: Child) -> None:
         try:
             said = os.read(child.status, 4096)
         except BlockingIOError:
             return
-        if self._phase is Phase.LAUNCHING:
-            if said.startswith(b"ready"):
+        if self._phase is Phase.LAUNCHING and said.startswith(b"ready"):
+            failpoint("ready")
+            self._phase = Phase.READY
+            if self._may_go():
                 self._release(child)
-            else:
-                self._refuse_launch(read_word(said) if said else Word("setup", errno.ECHILD))
+        elif self._phase in (Phase.LAUNCHING, Phase.READY):
+            self._refuse_launch(read_word(said) if said else Word("setup", errno.ECHILD))
         elif said:
             self._not_executed(child, read_word(said))
         else:
@@ -220,9 +255,9 @@ class Shim:
 
     def _release(self, child: Child) -> None:
         """start.json is on the disk before the gate opens: without it, the command never ran."""
-        failpoint("ready")
         try:
-            self._write_start(child)
+            self._capture = self._capture or Capture(self._spec.get("log_cap", records.DEFAULT_LOG_CAP))
+            records.publish(records.START)
         except OSError as error:
             self._refuse("launcher_failed", f"the worker's disk: {os.strerror(error.errno or 0)}")
             return
@@ -232,25 +267,25 @@ class Shim:
         child.release(min(self._go_until, self._lease_until))
         failpoint("released")
 
-    def _write_start(self, child: Child) -> None:
-        self._capture = self._capture or Capture()
+    def _stage_start(self, child: Child) -> None:
         start = records.StartRecord(
-            proto=records.PROTO, process=identify(child.pid), shim=identify(os.getpid()), started_at=time.time()
+            proto=records.PROTO, process=identify(child.pid), shim=self._self, started_at=time.time()
         )
         records.stage(records.START, start)
         failpoint("start_staged")
-        records.publish(records.START)
 
     def _executed(self, child: Child) -> None:
         self._forget_status(child)
         os.close(child.gate)
         self._phase = Phase.RUNNING
         os.close(os.open(records.RUNNING, os.O_WRONLY | os.O_CREAT, 0o600))
+        with contextlib.suppress(OSError):
+            _sync(records.SPEC)  # so that a worker after a power failure knows more of it than that it ran
         failpoint("running")
         for pipe, stream in ((child.out, STDOUT), (child.err, STDERR)):
             self._pipes[pipe] = stream
             self._poll.register(pipe, select.POLLIN)
-        self._ring()
+        self.ring()
         self._deliver()
 
     def _not_executed(self, child: Child, word: Word) -> None:
@@ -302,13 +337,14 @@ class Shim:
             os.read(self._wake, 4096)
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 self._tree_gone = True  # we are subreaper: no child means no descendant
                 return
             if pid == 0:
                 self._tree_gone = False
                 return
+            self._used.add(usage)
             if self._child is not None and pid == self._child.pid:
                 self._main_ended(status)
 
@@ -332,7 +368,7 @@ class Shim:
 
     def _judge(self, now: float) -> None:
         """All that time brings about: the end of the lease, of a grace, of lingering; and the end of it all."""
-        if self._phase in (Phase.PREPARED, Phase.LAUNCHING) and not self._ending and self._is_futile(now):
+        if self._phase in _UNRELEASED and not self._ending and self._is_futile(now):
             self._end_unexecuted(None)
         if self._ending:
             self._judge_unexecuted(now)
@@ -394,7 +430,7 @@ class Shim:
         if not self._tree_gone and not kill.shown and now - kill.since >= STUCK_AFTER_S:
             kill.shown = True
             _note(records.STUCK, " ".join(f"{pid}:{(stat_fields(pid) or '?')[0]}" for pid in left))
-            self._ring()
+            self.ring()
 
     def _finish(self) -> None:
         failpoint("tree_gone")
@@ -411,20 +447,19 @@ class Shim:
         if self._spec["cgroup"]:
             cgroup.remove(self._spec["cgroup"])
         if self._capture is not None:
-            self._capture.sync()
+            self._capture.complete()
         if record is not None:
             if self._capture is not None:
+                record["final_size"] = self._capture.size
                 record["final_index_size"] = self._capture.index_size
+                record["dropped"] = self._capture.dropped
             _persist(record)
-        self._ring()
 
     def _record(
         self, outcome: Ending, *, stop: str | None = None, reason_code: str | None = None, reason: str | None = None
     ) -> ExitRecord:
         ran = self._status is not None and self._phase is Phase.RUNNING  # else it is the unexecuted child's status
         code = os.waitstatus_to_exitcode(self._status) if ran and self._status is not None else None
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN) if code is not None else None
-        capture = self._capture
         return ExitRecord(
             proto=records.PROTO,
             outcome=outcome,
@@ -433,12 +468,12 @@ class Shim:
             reason_code=reason_code,
             reason=reason[:_LONGEST_REASON] if reason else None,
             stop=stop,
-            final_size=capture.size if capture else 0,
-            final_index_size=capture.index_size if capture else 0,
-            dropped=capture.dropped if capture else 0,
+            final_size=0,  # known when it is complete
+            final_index_size=0,
+            dropped=0,
             duration_s=max(0.0, self._ended_at - self._released_at) if code is not None else None,
-            max_rss_mb=_mebibytes(usage.ru_maxrss) if usage else None,
-            cpu_s=usage.ru_utime + usage.ru_stime if usage else None,
+            max_rss_mb=_mebibytes(self._used.max_rss) if code is not None else None,
+            cpu_s=self._used.cpu_s if code is not None else None,
         )
 
     # Output and the bell
@@ -464,9 +499,9 @@ class Shim:
             self._news = False
             self._next_bell_at = now + _BELL_EVERY_S
             self._capture.flush()
-            self._ring()
+            self.ring()
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
         """Files are the truth; nobody there, or a bell that rings already, is no loss."""
         with contextlib.suppress(OSError):
             bell = os.open(self._spec["bell"], os.O_WRONLY | os.O_NONBLOCK)
@@ -478,7 +513,7 @@ class Shim:
     def _sleep_ms(self) -> float:
         """Until the first thing that time brings about."""
         deadlines = [boot_s() + _LONGEST_SLEEP_S]
-        if self._phase in (Phase.PREPARED, Phase.LAUNCHING):
+        if self._phase in _UNRELEASED:
             deadlines += [self._prepared_until, boot_s() + LOOK_AROUND_S]
         if self._status is None and not self._stopped_by and not self._asked:
             deadlines.append(self._lease_until)
@@ -502,23 +537,58 @@ _CWD_PROBLEMS = {
 }
 
 
-def main(directory: str, lock: int, wake: int) -> None:
-    """The shim of `directory`, in a freshly forked process. `lock` is the held flock, `wake` hears of children."""
+def serve(channel: socket.socket, wake: int) -> None:
+    """In a freshly forked process: see one assignment after the other to its end, until there is no zygote any more.
+
+    A message on `channel` is an assignment's directory, and with it the descriptor of its held lock; the answer says
+    that all of it is over. `wake` hears of children.
+    """
+    become_subreaper()
+    os.umask(0o077)
+    who = identify(os.getpid())
+    own = os.dup(0)  # what a life opened lies from here on
+    os.close(own)
+    while True:
+        set_name("jobd-spare")
+        directory, locks, _, _ = socket.recv_fds(channel, 65536, 1)
+        if not locks:
+            return
+        set_name("jobd-shim")
+        os.set_inheritable(locks[0], False)
+        ring = _live(os.fsdecode(directory.rstrip(b"\n")), who, locks[0], wake)
+        os.chdir("/")
+        os.closerange(own, _HIGHEST_FD)  # the lock too: this is the end
+        ring()
+        if not _childless():  # a fault of ours; when we end, the zygote sees to them
+            return
+        with contextlib.suppress(OSError):
+            channel.send(b"spare\n")
+
+
+def _childless() -> bool:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
+    except ChildProcessError:
+        return True
+    return False
+
+
+def _live(directory: str, who: Identity, lock: int, wake: int) -> Callable[[], None]:
+    """See one assignment to its end. The answer rings the worker's bell."""
     failpoint("received")
     os.chdir(directory)
-    os.umask(0o077)
     try:
-        become_subreaper()
-        set_name("jobd-shim")
         spec = records.read_spec(".")
         if spec is None:
             raise ValueError("spec.json is not there or not of a form known here")
-        _sync(records.SPEC)
         records.reserve(records.EXIT, _EXIT_RECORD_BYTES)
-        Shim(spec, lock, wake).run()
+        shim = Shim(spec, who, lock, wake)
+        shim.run()
     except Exception:
         _leave_traceback()
         raise
+    return shim.ring
 
 
 def _persist(record: ExitRecord) -> None:

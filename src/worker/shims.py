@@ -32,8 +32,9 @@ __all__ = ["LaunchError", "Shim", "ShimSpec", "Shims", "Started", "boot_s"]
 
 _ASSIGNMENT = re.compile(r"[1-9][0-9]*\.[1-9][0-9]*")
 _LISTENING_LIMIT_S = 15.0
+_CLEARING_LOOKS = 250
 _LOOK_EVERY_S = 0.02
-_TRIES = 2
+_TRIES = 3  # the zygote may have been killed, and the first shim of the next one too
 
 
 class LaunchError(Exception):
@@ -83,34 +84,57 @@ class Shims:
         """Its pid, while there is one."""
         return self._nursery.pid
 
-    async def launch(self, spec: ShimSpec) -> Shim:
-        """A shim that is prepared and listens; it executes nothing before `go`.
+    def begin(self, spec: ShimSpec) -> Shim:
+        """Ask for a shim; it executes nothing before `go`, and `listens` tells when it can be told.
 
-        Raises FileExistsError if there is one of this assignment, LaunchError if none can be made. Cancelled, it
-        leaves none behind that waits for a go: it is closed, and its records say that nothing was executed.
+        From here on its directory is there, for a later worker to find. Blocks for as long as the disk takes.
+        Raises FileExistsError if there is one of this assignment, LaunchError if there is no room for one.
+        """
+        shim = Shim(self._assignments / spec.name, spec, self._record(spec))
+        self._bell.expect(spec.name)
+        self._request(shim)
+        return shim
+
+    async def listens(self, shim: Shim) -> None:
+        """Wait until it listens; make it anew if it does not live. Raises LaunchError if none can be made: then
+        nothing was executed, and nothing of it is left. To be called once.
+
+        Cancelled, it leaves none behind that waits for a go: it is closed, and its records say so.
         """
         with anyio.CancelScope(shield=True):
-            shim = await self._prepared(spec)
+            await self._made_to_listen(shim)
         try:
             await anyio.lowlevel.checkpoint_if_cancelled()
         except asyncio.CancelledError:
             shim.close()
             raise
+
+    async def launch(self, spec: ShimSpec) -> Shim:
+        """`begin` it, and wait until it `listens`."""
+        shim = self.begin(spec)
+        await self.listens(shim)
         return shim
 
-    async def _prepared(self, spec: ShimSpec) -> Shim:
+    async def _made_to_listen(self, shim: Shim) -> None:
         for tries_left in reversed(range(_TRIES)):
-            shim = await asyncio.to_thread(self._request, spec)
             try:
                 await self._listening(shim)
+                break
             except LaunchError:
-                await asyncio.to_thread(shim.remove)
+                await self._cleared(shim)
                 if not tries_left:
                     raise
                 await asyncio.to_thread(self._nursery.restart)
-            else:
-                return shim
-        raise AssertionError("unreachable")
+                self._request(shim)
+
+    async def _cleared(self, shim: Shim) -> None:
+        """What a shim left that died at its birth: perhaps a child at its gate, and its group."""
+        dead = shim.again()
+        for _ in range(_CLEARING_LOOKS):
+            if await asyncio.to_thread(dead.final) is not None:
+                break
+            await anyio.sleep(_LOOK_EVERY_S)
+        await asyncio.to_thread(dead.remove)
 
     def found(self) -> list[Shim]:
         """Every assignment's directory that is there, its shim alive or dead: what a new worker starts from."""
@@ -135,18 +159,16 @@ class Shims:
         self._bell.close()
         await asyncio.to_thread(self._nursery.close)
 
-    def _request(self, spec: ShimSpec) -> Shim:
+    def _request(self, shim: Shim) -> None:
         """Make the directory whole, under its lock, and hand the lock over with the request.
 
-        From here to the shim's end someone holds it: we, the socket, the zygote, the shim.
+        From here to the shim's end someone holds it: we, the socket, the zygote, the shim. A zygote that is gone
+        lets go of it: then it is free, and `listens` sees that.
         """
-        directory = self._assignments / spec.name
-        draft = self._assignments / f".new-{spec.name}-{uuid.uuid4().hex}"
-        draft.mkdir(mode=0o700)
-        record = self._record(spec)
+        draft = self._assignments / f".new-{shim.name}-{uuid.uuid4().hex}"
         try:
-            (draft / records.SPEC).write_bytes(records.encode(record))
-            (draft / records.SPEC).chmod(0o600)
+            draft.mkdir(mode=0o700)
+            shim.write_spec(draft)
             os.mkfifo(draft / records.CTL, 0o600)
             lock = os.open(draft / records.LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
@@ -154,11 +176,11 @@ class Shims:
             raise LaunchError(f"no directory for the assignment could be made: {error}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _rename_to_new(draft, directory)
-            self._nursery.request(directory, lock)
+            _rename_to_new(draft, shim.directory)
+            with contextlib.suppress(OSError):
+                self._nursery.request(shim.directory, lock)
         finally:
             os.close(lock)
-        return Shim(directory, spec, record)
 
     def _record(self, spec: ShimSpec) -> SpecRecord:
         return SpecRecord(
@@ -172,6 +194,7 @@ class Shims:
             umask=spec.umask,
             grace_s=spec.grace_s,
             linger_s=spec.linger_s,
+            log_cap=spec.log_cap,
             on_worker_lost=spec.on_worker_lost.value,
             cookie=uuid.uuid4().hex,
             bell=str(self._bell.path),
@@ -180,14 +203,17 @@ class Shims:
         )
 
     async def _listening(self, shim: Shim) -> None:
+        """It rings when it listens; without the bell, looks now and then find it out."""
         deadline = time.monotonic() + _LISTENING_LIMIT_S
         while not shim.listening():
             if not shim.alive():
-                if not shim.listening():
-                    raise LaunchError(shim.crash() or self._nursery.complaint() or "the shim ended at once")
-            elif time.monotonic() > deadline:
+                if shim.listening() or shim.ended():
+                    break
+                raise LaunchError(shim.crash() or self._nursery.complaint() or "the shim ended at once")
+            if time.monotonic() > deadline:
                 raise LaunchError(f"the shim does not answer after {_LISTENING_LIMIT_S:g} s")
             await self._bell.rung_by(shim.name, _LOOK_EVERY_S)
+        self._bell.expect_no_more(shim.name)
 
 
 class _Bell:
@@ -223,17 +249,21 @@ class _Bell:
             for name in names:
                 yield name
 
-    async def rung_by(self, name: str, wait_s: float) -> None:
-        """Wait for one; the others, and this, stay for `rung`."""
+    def expect(self, name: str) -> None:
+        """From now on `rung_by` knows whether this one rang; it stays for `rung` too, like all others."""
         self._listen()
+        self._waiting[name] = asyncio.Event()
+
+    def expect_no_more(self, name: str) -> None:
+        self._waiting.pop(name, None)
+
+    async def rung_by(self, name: str, wait_s: float) -> None:
+        """Wait for one that is expected, if it did not ring since the last call."""
         event = self._waiting.setdefault(name, asyncio.Event())
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await event.wait()
-        except TimeoutError:
-            pass
-        finally:
-            self._waiting.pop(name, None)
+        event.clear()
 
     def _listen(self) -> None:
         if self._loop is None and self._fd is not None:

@@ -1,9 +1,12 @@
-"""The process that shims are forked from: interpreter and modules are loaded once, a shim costs a fork.
+"""The process that shims are forked from: interpreter and modules are loaded once, a shim costs a fork, or less.
 
 Started by the worker before anything else, from the worker's copy of this code: `python -I -S zygote.py jobd shim`.
 A request comes on stdin, a unix socket: one line, the assignment's directory, and with it the descriptor of its lock,
 held already. So the lock is held from before the request until the shim ends, without a gap. The zygote ends when
 the worker does; its shims do not.
+
+A shim that has seen its assignment to the end is a spare one for the next: what a fork costs is mostly paid afterwards,
+page by page. One spare is always there, so that no job waits for a fork.
 """
 
 from __future__ import annotations
@@ -18,13 +21,14 @@ import socket
 import sys
 import time
 import traceback
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 if __name__ == "__main__":  # -I leaves the script's own place out of the path
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from worker import shim
 from worker.process import signals
+from worker.process.clock import boot_s
 from worker.process.identity import LINUX, identify
 from worker.process.kernel import become_subreaper, set_name
 from worker.process.tree import children, descendants, signal_each
@@ -32,28 +36,44 @@ from worker.process.tree import children, descendants, signal_each
 _MOST_REQUESTS = 64
 _STRAYS_LIMIT_S = 5.0
 _KILL_PAUSE_S = 0.002
+_MOST_SPARES = 4
+_HIGHEST_FD = 65536
+_SPARE_S = 30.0  # how long more than one spare is kept without work
+
+
+class Spare(NamedTuple):
+    """A shim without work, and since when."""
+
+    pid: int
+    since: float
 
 
 class Zygote:
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
         self._wake_r, self._wake_w = _wake_pipe()
-        self._shims: set[int] = set()
+        self._shims: dict[int, socket.socket] = {}  # by pid: where it takes work, and says that it has none
+        self._leaving: set[int] = set()
+        self._spares: list[Spare] = []  # the one that worked last, and is the warmest, comes last
+        self._poll = select.poll()
         self._text = b""
         self._locks: list[int] = []
 
     def serve(self) -> None:
         """Until the worker's end of the socket is closed."""
-        poll = select.poll()
         for fd in (self._requests.fileno(), self._wake_r):
-            poll.register(fd, select.POLLIN)
+            self._poll.register(fd, select.POLLIN)
+        self._have_a_spare()
         while True:
-            ready = {fd for fd, _ in poll.poll()}
+            ready = {fd for fd, _ in self._poll.poll(self._sleep_ms())}
             if self._wake_r in ready:
                 _drain(self._wake_r)
                 self._reap()
             if self._requests.fileno() in ready and not self._receive():
                 return
+            for pid in [pid for pid, channel in self._shims.items() if channel.fileno() in ready]:
+                self._hear(pid)
+            self._dismiss_idle()
 
     def _receive(self) -> bool:
         try:
@@ -66,36 +86,85 @@ class Zygote:
         self._locks += locks
         *directories, self._text = self._text.split(b"\n")
         for directory in directories:
-            self._fork(os.fsdecode(directory), self._locks.pop(0))
+            self._give(directory, self._locks.pop(0))
         return bool(data)
 
-    def _fork(self, directory: str, lock: int) -> None:
+    def _give(self, directory: bytes, lock: int) -> None:
+        """To a spare. If none can be had (no memory, too many processes) the lock is let go, and the worker sees it."""
+        self._have_a_spare()
+        while self._spares:
+            spare = self._spares.pop()
+            try:
+                socket.send_fds(self._shims[spare.pid], [directory + b"\n"], [lock])
+                break
+            except OSError:  # it was killed: its end is heard in a moment
+                continue
+        os.close(lock)
+        self._have_a_spare()
+
+    def _have_a_spare(self) -> None:
+        if self._spares:
+            return
+        ours, theirs = socket.socketpair()
         try:
             pid = os.fork()
-        except OSError:  # no memory, too many processes: the lock is let go, and the worker sees that none came
-            os.close(lock)
+        except OSError:
+            ours.close()
+            theirs.close()
             return
         if pid == 0:
-            self._become_shim(directory, lock)
-        self._shims.add(pid)
-        os.close(lock)
+            self._become_shim(theirs)
+        theirs.close()
+        ours.setblocking(False)
+        self._shims[pid] = ours
+        self._spares.append(Spare(pid, boot_s()))
+        self._poll.register(ours.fileno(), select.POLLIN)
 
-    def _become_shim(self, directory: str, lock: int) -> NoReturn:
+    def _become_shim(self, channel: socket.socket) -> NoReturn:
         code = 70
         try:
             os.setsid()
             null = os.open(os.devnull, os.O_RDWR)
             for fd in (0, 1, 2):  # 0 is the socket of requests
                 os.dup2(null, fd)
-            os.close(null)
-            for fd in (self._wake_r, self._wake_w, *self._locks):
-                os.close(fd)
+            os.dup2(channel.fileno(), 3, inheritable=False)
+            os.closerange(4, _HIGHEST_FD)  # the zygote's own: other shims, other locks
             gc.enable()
             wake, _ = _wake_pipe()
-            shim.main(directory, lock, wake)
+            shim.serve(socket.socket(fileno=3), wake)
             code = 0
         finally:
             os._exit(code)
+
+    def _hear(self, pid: int) -> None:
+        """It has no work any more, or no life."""
+        try:
+            said = self._shims[pid].recv(16)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if said and len(self._spares) < _MOST_SPARES:
+            self._spares.append(Spare(pid, boot_s()))
+        else:
+            self._forget(pid)
+
+    def _forget(self, pid: int) -> None:
+        """Without its channel a shim ends, once its work is done."""
+        channel = self._shims.pop(pid)
+        self._poll.unregister(channel.fileno())
+        channel.close()
+        self._spares = [spare for spare in self._spares if spare.pid != pid]
+        self._leaving.add(pid)
+
+    def _dismiss_idle(self) -> None:
+        while len(self._spares) > 1 and boot_s() - self._spares[0].since > _SPARE_S:
+            self._forget(self._spares[0].pid)
+
+    def _sleep_ms(self) -> float | None:
+        if len(self._spares) < 2:
+            return None
+        return max(0.0, self._spares[0].since + _SPARE_S - boot_s()) * 1000 + 1
 
     def _reap(self) -> None:
         """Shims that ended; and what a shim that was killed left behind: as subreaper the zygote inherits it."""
@@ -106,7 +175,7 @@ class Zygote:
                 return
             if pid == 0:
                 break
-            self._shims.discard(pid)
+            self._gone(pid)
         if LINUX:
             self._kill_strays()
 
@@ -121,12 +190,17 @@ class Zygote:
             time.sleep(_KILL_PAUSE_S)
             _drain(self._wake_r)
             while (reaped := _reap_one()) is not None:
-                self._shims.discard(reaped)
+                self._gone(reaped)
+
+    def _gone(self, pid: int) -> None:
+        if pid in self._shims:
+            self._forget(pid)
+        self._leaving.discard(pid)
 
     def _below_dead_shims(self) -> list[int]:
         found: list[int] = []
         for child in children(os.getpid()):
-            if child not in self._shims:
+            if child not in self._shims and child not in self._leaving:
                 found += [child, *descendants(child)]
         return found
 
@@ -169,6 +243,7 @@ def _rehearse() -> None:
 def main() -> None:
     set_name("jobd-zygote")
     become_subreaper()
+    os.chdir("/")
     signals.ignore()  # it ends when its worker does
     _rehearse()
     gc.disable()

@@ -57,6 +57,7 @@ class Bench:
             Ground(host="h", login=LOGIN, state=home.directory),
             self.state / "checkpoints",
             linger_s=1,
+            log_cap=1 << 30,
         )
         self.agent = Agent(home, shims, self.broker, setup)
         self.running = asyncio.create_task(self.agent.run())

@@ -104,9 +104,11 @@ async def worker_log(
 ) -> LogSize:
     """Bytes of output at an offset: what is there is skipped, a gap is refused with the size."""
     holder = output.Holder(x_jobd_worker, x_jobd_epoch, job, attempt, x_jobd_token)
-    data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > output.MOST_IN_ONE_CHUNK:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.stream():
+        pieces.append(piece)
+        size += len(piece)
+        if size > output.MOST_IN_ONE_CHUNK:
             raise Refused(ProblemCode.PAYLOAD_TOO_LARGE, f"a chunk is at most {output.MOST_IN_ONE_CHUNK} bytes")
-    return await output.append(broker, who, holder, stream, offset, crc32, bytes(data))
+    return await output.append(broker, who, holder, stream, offset, crc32, b"".join(pieces))

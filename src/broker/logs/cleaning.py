@@ -44,6 +44,14 @@ def clean(line: Line) -> Clean:
     return Clean(text, rewrites, cut + line.skipped + len(line.tail))
 
 
+def plain_text(line: Line) -> str | None:
+    """The text of a line in which there is nothing to clean, as in nearly every line; None of any other."""
+    if line.skipped or line.tail or not line.head.isascii():
+        return None
+    text = line.head.decode("ascii")
+    return text if text.isprintable() else None
+
+
 def shortened(cleaned: Clean, longest: int) -> str:
     """At most `longest` characters of it, and how many bytes were left out and how many updates collapsed."""
     kept = cleaned.text[:longest]

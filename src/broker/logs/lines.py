@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.logs import index
 from broker.logs.files import Snapshot
@@ -13,8 +13,7 @@ KEPT_BYTES = 4096  # of each end of a line
 _BLOCK_BYTES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A line of output. Its bytes are `head`, then `skipped` bytes that are not kept here, then `tail`.
 
     `start` and `end` are offsets in the log (of a stream: with bytes of the other between). `ended`: a newline, which

@@ -137,7 +137,8 @@ class _Search:
         matches = False
         if self._most:
             self.searched = line.end
-            matches = self._pattern.search(cleaning.clean(line).text) is not None
+            text = cleaning.plain_text(line)
+            matches = self._pattern.search(text if text is not None else cleaning.clean(line).text) is not None
         if matches:
             self._most -= 1
             self._after = self._context
@@ -146,7 +147,7 @@ class _Search:
         elif self._after:
             self._after -= 1
             self.found.append(Shown(line, number))
-        else:
+        elif self._context:
             self._before.append(Shown(line, number))
 
 

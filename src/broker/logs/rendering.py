@@ -27,8 +27,9 @@ class Rendered:
     next_cursor: int
 
 
-def render(view: View, *, label: str, call: str, budget: int = DEFAULT_BUDGET) -> Rendered:
-    """The view in about `budget` tokens. `label` names the assignment (42.1), `call` the operation that reads on.
+def render(view: View, *, label: str, call: str, budget: int = DEFAULT_BUDGET, dropped: int = 0) -> Rendered:
+    """The view in about `budget` tokens. `label` names the assignment (42.1), `call` the operation that reads on;
+    `dropped` bytes of the output were not kept.
 
     Where not all fits, a tail keeps its end, every other view its beginning. The first line marks what follows as
     somebody else's words; a line of output that imitates the first or the last line is shown with a bar before it.
@@ -39,7 +40,7 @@ def render(view: View, *, label: str, call: str, budget: int = DEFAULT_BUDGET) -
     start = chosen[0].line.start if first and chosen else view.start
     end = chosen[-1].line.end if last < len(texts) and chosen else view.end
     body = _with_breaks(chosen, texts[first:last]) if chosen else [_nothing(view)]
-    footer = _footer(view, chosen, start, end, label=label, call=call)
+    footer = _footer(view, chosen, start, end, label=label, call=call, dropped=dropped)
     return Rendered("\n".join([_OPENING.format(label=label), *body, footer]) + "\n", start, end, end)
 
 
@@ -83,12 +84,11 @@ def _nothing(view: View) -> str:
     return "(no output)" if view.complete else "(no output yet)"
 
 
-def _footer(view: View, chosen: Sequence[Shown], start: int, end: int, *, label: str, call: str) -> str:
+def _footer(view: View, chosen: Sequence[Shown], start: int, end: int, *, label: str, call: str, dropped: int) -> str:
     size = f"{view.size}" if view.complete else f"{view.size}, still growing"
+    missing = f"; {dropped} bytes of output were not kept" if dropped else ""
     stream = f" of {view.stream}" if view.stream else ""
-    return (
-        f"[job {label}: {_what(view, chosen)}{stream}, bytes {start}-{end} of {size}{_ways_on(view, start, end, call)}]"
-    )
+    return f"[job {label}: {_what(view, chosen)}{stream}, bytes {start}-{end} of {size}{missing}{_ways_on(view, start, end, call)}]"
 
 
 def _what(view: View, chosen: Sequence[Shown]) -> str:

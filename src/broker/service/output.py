@@ -60,13 +60,13 @@ async def append(
     """
     if len(data) > MOST_IN_ONE_CHUNK:
         raise Refused(ProblemCode.PAYLOAD_TOO_LARGE, f"a chunk is at most {MOST_IN_ONE_CHUNK} bytes")
-    if zlib.crc32(data) != crc32:
-        raise Refused(ProblemCode.BAD_CHECKSUM, "the bytes do not match their checksum", retryable=True)
     gate = await broker.store.read(lambda tx: _gate(tx, caller, holder, part))
     if gate.final_size is not None and offset + len(data) > gate.final_size:
         raise Refused(ProblemCode.STALE_ASSIGNMENT, "these bytes lie beyond the size that was declared at the end")
 
     def write() -> tuple[Appended, int]:
+        if zlib.crc32(data) != crc32:
+            raise Refused(ProblemCode.BAD_CHECKSUM, "the bytes do not match their checksum", retryable=True)
         done = broker.logs.append(holder.job, holder.attempt, part, offset, data)
         whole = gate.final_size is not None and done.size >= gate.final_size
         return done, broker.logs.sync(holder.job, holder.attempt, part) if whole else 0
@@ -179,7 +179,10 @@ async def show(broker: Broker, job: int, question: Question) -> Shown:
     def read() -> tuple[rendering.Rendered, View]:
         view = _view(broker, found, question)
         rendered = rendering.render(
-            view, label=f"{job}.{found.attempt}", call=f"job_logs job={job}{_attempt(question)}"
+            view,
+            label=f"{job}.{found.attempt}",
+            call=f"job_logs job={job}{_attempt(question)}",
+            dropped=found.dropped,
         )
         return rendered, view
 
@@ -233,6 +236,7 @@ class Found:
     final_size: int | None
     final_index_size: int | None
     over: bool  # this assignment will write no more
+    dropped: int = 0  # bytes of output that were not kept
 
     def complete(self, size: int, index_size: int) -> bool:
         """All that was written is here, and told apart."""
@@ -256,7 +260,14 @@ def _found(tx: Tx, job: int, attempt: int | None) -> Found:
         )
     live = assignment["state"] in ("pending", "acked", "started")
     return Found(
-        job, wanted, row.state, row.attempt, assignment["final_size"], assignment["final_index_size"], not live
+        job,
+        wanted,
+        row.state,
+        row.attempt,
+        assignment["final_size"],
+        assignment["final_index_size"],
+        not live,
+        assignment["dropped"],
     )
 
 

@@ -89,6 +89,7 @@ def assignment(row: Row, *, listened: int, now_ms: int) -> Assignment:
         ended_at=at(row["ended_at"]),
         expired_at=at(row["expired_at"]),
         resumed_at=at(row["resumed_at"]),
+        dropped_bytes=row["dropped"] or None,
         lease_expires_at=at(now_ms + row["lease_until"] - listened) if live else None,
     )
 

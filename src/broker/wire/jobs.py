@@ -121,6 +121,7 @@ class Assignment(Frozen):
     lease_expires_at: datetime | None = None
     log_bytes: int | None = None
     log_complete: bool | None = None
+    dropped_bytes: int | None = Field(default=None, description="Output that was not kept: log cap, or full disk.")
 
 
 class Job(Frozen):

@@ -103,6 +103,12 @@ class WorkerSettings(ClientSettings):
         le=600,
         description="How long output is awaited from processes that outlive the main one; then they are stopped.",
     )
+    log_cap_mb: float = Field(
+        default=1024,
+        ge=1,
+        le=1_048_576,
+        description="How large a log may become. Of a larger output it has the beginning and the end, and says what is missing.",
+    )
 
 
 ALL: tuple[type[Settings], ...] = (ClientSettings, BrokerSettings, WorkerSettings)

@@ -31,10 +31,13 @@ def read_small(path: str) -> bytes:
 
 def identify(pid: int) -> Identity:
     """The identity of a living process; what this system can't tell is None."""
-    pidns = None
-    with contextlib.suppress(OSError):
-        pidns = os.stat("/proc/self/ns/pid").st_ino
-    return Identity(pid=pid, starttime=_starttime(pid), pidfs_ino=_pidfs_inode(pid), boot_id=boot_id(), pidns=pidns)
+    return Identity(
+        pid=pid,
+        starttime=_starttime(pid),
+        pidfs_ino=_pidfs_inode(pid),
+        boot_id=boot_id(),
+        pidns=_pid_namespace(),
+    )
 
 
 def is_alive(who: Identity) -> bool:

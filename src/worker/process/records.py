@@ -8,6 +8,7 @@
 `stopping`     id of the stop request that is being carried out
 `stuck`        the kill does not succeed: which processes are left
 `out`, `idx`   output as it arrived; rows that tell its streams and times
+`tail`         the last bytes of an output that is larger than its log may be: they follow in `out` at the end
 `exit.json`    how it ended; written when the whole tree is known gone
 `crash`        the shim's own traceback, if it ever fails
 """
@@ -17,15 +18,18 @@ from __future__ import annotations
 import json
 import os
 import struct
-from typing import Literal, TypedDict, cast
+from typing import Literal, NotRequired, TypedDict, cast
 
 PROTO = 1
 
 SPEC, LOCK, CTL, START, RUNNING = "spec.json", "lock", "ctl", "start.json", "running"
 STOPPING, STUCK, OUT, IDX, EXIT, CRASH = "stopping", "stuck", "out", "idx", "exit.json", "crash"
+TAIL = "tail"
 
 STDOUT, STDERR = 1, 2
 ROW = struct.Struct("<QIBxxxd")  # offset, length, stream, seconds since 1970
+
+DEFAULT_LOG_CAP = 1 << 30
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -43,6 +47,7 @@ class SpecRecord(TypedDict):
     umask: int
     grace_s: float
     linger_s: float
+    log_cap: NotRequired[int]  # bytes of log and index; earlier workers said none
     on_worker_lost: str
     cookie: str  # in the environment of every process of the job, so that strays can be told
     bell: str  # FIFO of the worker
