@@ -35,7 +35,7 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
         row = tx.one("job_view", job=job)
         if row is None:
             raise output.unknown_job(job)
-        view = views.job(tx, row)
+        view = views.job(tx, row, views.Waiting(tx))
         if detail == "concise":
             return view, [], None
         spec = tx.one("spec_of_job", job=job)
@@ -89,7 +89,8 @@ async def list_jobs(broker: Broker, wanted: Filter, limit: int, cursor: str | No
             name=wanted.name,
             limit=limit + 1,
         )
-        jobs = [views.job(tx, row) for row in rows[:limit]]
+        waits = views.Waiting(tx)
+        jobs = [views.job(tx, row, waits) for row in rows[:limit]]
         counts = _counts(tx, wanted)
         more = str(jobs[-1].id) if len(rows) > limit else None
         return JobList(jobs=jobs, counts=counts, total=_total(tx, wanted, counts), next_cursor=more)
@@ -251,4 +252,4 @@ async def last_event(broker: Broker) -> int:
 
 
 async def list_workers(broker: Broker) -> WorkerList:
-    return await broker.store.read(lambda tx: WorkerList(workers=[views.worker(tx, row) for row in tx.all("workers")]))
+    return await broker.store.read(lambda tx: WorkerList(workers=views.workers(tx)))

@@ -9,27 +9,61 @@ FROM jobs JOIN specs ON specs.id = jobs.spec
 WHERE jobs.id = :job;
 
 -- name: shape_id
--- The row of these requirements, made if it is new.
-INSERT INTO shapes (key) VALUES (:key)
-ON CONFLICT (key) DO UPDATE SET key = excluded.key
-RETURNING id;
+-- The row of these requirements.
+SELECT id FROM shapes WHERE key = :key;
+
+-- name: add_shape
+-- Requirements that no job had before.
+INSERT INTO shapes (key) VALUES (:key) RETURNING id;
 
 -- name: shape_key
 -- The requirements of one shape.
 SELECT key FROM shapes WHERE id = :shape;
 
 -- name: ready_shapes
--- Shapes with queued jobs: all that dispatch has to look at.
-SELECT id, key, ready FROM shapes WHERE ready > 0;
+-- Requirements with queued jobs: all that dispatch has to look at, found line by line, without the other shapes.
+WITH RECURSIVE ready (shape) AS (
+  SELECT min(shape) FROM lines
+  UNION ALL
+  SELECT (SELECT min(lines.shape) FROM lines WHERE lines.shape > ready.shape) FROM ready WHERE ready.shape IS NOT NULL
+)
+SELECT shapes.id, shapes.key FROM ready JOIN shapes ON shapes.id = ready.shape;
 
--- name: shape_ready
--- More, or fewer, queued jobs of a shape.
-UPDATE shapes SET ready = ready + :by WHERE id = :shape;
+-- name: ready_shape
+-- The same of one shape: its requirements, if it has queued jobs.
+SELECT id, key FROM shapes WHERE id = :shape AND EXISTS (SELECT 1 FROM lines WHERE lines.shape = shapes.id);
+
+-- name: join_line
+-- A queued job stands in the line of its shape and place: at its head, if it comes before who stands there.
+INSERT INTO lines (shape, place, priority, head)
+SELECT shape, place, priority, id FROM jobs WHERE id = :job
+ON CONFLICT (shape, place) DO UPDATE SET priority = excluded.priority, head = excluded.head
+WHERE excluded.priority > lines.priority OR (excluded.priority = lines.priority AND excluded.head < lines.head);
+
+-- name: leave_line
+-- A job left the queue: the next one is the head of its line, if it was this one.
+UPDATE lines SET (priority, head) = (
+  SELECT jobs.priority, jobs.id FROM jobs
+  WHERE jobs.shape = lines.shape AND jobs.place = lines.place AND jobs.state = 'queued'
+  ORDER BY jobs.priority DESC, jobs.id
+  LIMIT 1
+)
+WHERE head = :job
+RETURNING shape, place, head;
+
+-- name: close_line
+-- Nobody stands in this line.
+DELETE FROM lines WHERE shape = :shape AND place = :place AND head IS NULL;
+
+-- name: move_count
+-- One job of a project fewer in a state, and one more in another.
+UPDATE counts SET n = n + CASE state WHEN :into THEN 1 ELSE -1 END
+WHERE project = :project AND state IN (:out_of, :into);
 
 -- name: count_state
--- More, or fewer, jobs of a project in a state.
-INSERT INTO counts (project, state, n) VALUES (:project, :state, max(0, :by))
-ON CONFLICT (project, state) DO UPDATE SET n = n + :by;
+-- More jobs of a project in a state.
+INSERT INTO counts (project, state, n) VALUES (:project, :state, :by)
+ON CONFLICT (project, state) DO UPDATE SET n = n + excluded.n;
 
 -- name: counts
 -- Jobs per state, of one project or of all.
@@ -52,16 +86,22 @@ VALUES (
 )
 RETURNING id;
 
--- name: add_array_member
--- A member of an array whose first id is known.
+-- name: add_array_members
+-- The other members of an array, like its first one in all but id and index.
+WITH RECURSIVE members (n) AS (
+  SELECT 1 WHERE :count > 1
+  UNION ALL
+  SELECT n + 1 FROM members WHERE n + 1 < :count
+)
 INSERT INTO jobs (
   id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, actor,
   array_id, array_index, created_at, queued_at
 )
-VALUES (
-  :id, 'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :actor,
-  :array, :index, :now, :now
-);
+SELECT jobs.id + members.n, jobs.state, jobs.spec, jobs.shape, jobs.project, jobs.name, jobs.command, jobs.priority,
+  jobs.cpus, jobs.place, jobs.policy, jobs.grace_s, jobs.actor, jobs.id, members.n, jobs.created_at, jobs.queued_at
+FROM members CROSS JOIN jobs
+WHERE jobs.id = :array
+ORDER BY members.n;
 
 -- name: make_array_head
 -- The first member gives the array its id.
@@ -82,14 +122,14 @@ UPDATE jobs SET
 WHERE id = :id AND version = :expected AND state = :expected_state;
 
 -- name: head_of_shape
--- The next job of a shape that this worker did not refuse.
-SELECT id, priority FROM jobs
-WHERE shape = :shape AND state = 'queued'
+-- The next job of a shape that this worker did not refuse: the best head of its lines, however long those are.
+SELECT head AS id, priority FROM lines
+WHERE shape = :shape
   AND NOT EXISTS (
     SELECT 1 FROM refusals
-    WHERE refusals.worker = :worker AND refusals.place = jobs.place AND refusals.expires_at > :now
+    WHERE refusals.worker = :worker AND refusals.place = lines.place AND refusals.expires_at > :now
   )
-ORDER BY priority DESC, id
+ORDER BY priority DESC, head
 LIMIT 1;
 
 -- name: job_view
