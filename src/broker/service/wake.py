@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from broker.core.matching import Machine
@@ -93,14 +94,19 @@ class Wake:
         self._ready_shapes: set[int] = set()
         self._roomy_workers: set[str] = set()
         self._jobs: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
-        self._anything: set[asyncio.Event] = set()
+        self._events: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
+        self._happened: set[Callable[[], None]] = set()
         self.closed = False
 
     # ---- what the store says
 
     def heard(self, notices: Iterable[object]) -> None:
+        happened = False
         for notice in notices:
             match notice:
+                case Happened(job):
+                    happened = True
+                    self._tell_of_event(job)
                 case JobChanged(job):
                     for event in self._jobs.get(job, ()):
                         event.set()
@@ -118,11 +124,17 @@ class Wake:
                 case ListVoid(worker):
                     self._marks[worker] += 1
                     self._let_go(worker)
-                case Happened():
-                    for event in self._anything:
-                        event.set()
                 case _:
                     raise TypeError(f"nobody waits for {notice!r}")
+        if happened:
+            for tell in self._happened:
+                tell()
+
+    def _tell_of_event(self, job: int | None) -> None:
+        watches = self._events.values() if job is None else (self._events.get(job, ()),)
+        for events in watches:
+            for event in events:
+                event.set()
 
     def log_grew(self, job: int) -> None:
         """More output of this job is in the broker's files."""
@@ -185,17 +197,28 @@ class Wake:
     def watch_jobs(self, jobs: Iterable[int]) -> JobWatch:
         return JobWatch(self, tuple(jobs))
 
-    def watch_events(self) -> EventWatch:
-        return EventWatch(self)
+    def watch_events(self, job: int) -> EventWatch:
+        return EventWatch(self, job)
+
+    @contextmanager
+    def on_events(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Call `tell` once after each commit that wrote events, and when the broker closes."""
+        self._happened.add(tell)
+        try:
+            yield
+        finally:
+            self._happened.discard(tell)
 
     def close(self) -> None:
         """Shutdown: everybody who waits looks again, and finds that the broker is closing."""
         self.closed = True
         for worker in list(self._parked):
             self.unpark_worker(worker)
-        for events in [*self._jobs.values(), self._anything]:
+        for events in [*self._jobs.values(), *self._events.values()]:
             for event in events:
                 event.set()
+        for tell in self._happened:
+            tell()
 
 
 class _Watch:
@@ -234,13 +257,18 @@ class JobWatch(_Watch):
 
 
 class EventWatch(_Watch):
-    def __init__(self, wake: Wake) -> None:
+    """Events of one job."""
+
+    def __init__(self, wake: Wake, job: int) -> None:
         super().__init__()
-        self._wake = wake
+        self._wake, self._job = wake, job
 
     def __enter__(self) -> EventWatch:
-        self._wake._anything.add(self._event)
+        self._wake._events[self._job].add(self._event)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._wake._anything.discard(self._event)
+        events = self._wake._events[self._job]
+        events.discard(self._event)
+        if not events:
+            del self._wake._events[self._job]

@@ -19,6 +19,10 @@ WHERE seq > :since
 ORDER BY seq
 LIMIT :limit;
 
+-- name: events_between
+-- All that happened after a point, up to another.
+SELECT * FROM events WHERE seq > :since AND seq <= :until ORDER BY seq;
+
 -- name: events_of_job
 -- What happened to one job.
 SELECT * FROM events
