@@ -140,47 +140,55 @@ SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, j
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id = :job;
 
--- name: job_views
--- A page of jobs, newest first. Null parameters do not filter.
-SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
-  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at,
-  a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s
-FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
-WHERE jobs.id < :before
-  AND (:state IS NULL OR jobs.state = :state)
-  AND (:project IS NULL OR jobs.project = :project)
-  AND (:array IS NULL OR jobs.array_id = :array)
-  AND (:name IS NULL OR jobs.name = :name)
-ORDER BY jobs.id DESC
+-- name: page_of_all
+-- A page of ids, newest first; the same for each way to ask, so that each has its index.
+SELECT id FROM jobs WHERE id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: page_in_state
+-- Jobs in one state: few run among many that ended.
+SELECT id FROM jobs WHERE state = :state AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: page_of_project
+-- Jobs of one project.
+SELECT id FROM jobs WHERE project = :project AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: page_of_project_in_state
+-- Jobs of one project in one state.
+SELECT id FROM jobs WHERE project = :project AND state = :state AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: page_of_name
+-- Jobs of one name. Null parameters do not filter: here and below, what they ask about stands in the index too.
+SELECT id FROM jobs INDEXED BY jobs_by_name
+WHERE name = :name AND id < :before
+  AND (:state IS NULL OR state = :state)
+  AND (:project IS NULL OR project = :project)
+ORDER BY id DESC
 LIMIT :limit;
 
--- name: job_views_in_state
--- The same for one state, through its index: few jobs run among many that ended.
-SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
-  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at,
-  a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s
-FROM jobs INDEXED BY jobs_by_state LEFT JOIN assignments AS a ON a.id = jobs.assignment
-WHERE jobs.state = :state AND jobs.id < :before
-  AND (:project IS NULL OR jobs.project = :project)
-  AND (:array IS NULL OR jobs.array_id = :array)
-  AND (:name IS NULL OR jobs.name = :name)
-ORDER BY jobs.id DESC
+-- name: page_of_array
+-- Members of one array; there are 10,000 at most.
+SELECT id FROM jobs INDEXED BY jobs_by_array
+WHERE array_id = :array AND id < :before
+  AND (:state IS NULL OR state = :state)
+  AND (:project IS NULL OR project = :project)
+  AND (:name IS NULL OR name = :name)
+ORDER BY array_index DESC
 LIMIT :limit;
 
 -- name: count_named
--- How many jobs a filter with a name matches.
-SELECT count(*) AS n FROM jobs
+-- How many jobs of a name a filter matches.
+SELECT count(*) AS n FROM jobs INDEXED BY jobs_by_name
 WHERE name = :name
   AND (:state IS NULL OR state = :state)
-  AND (:project IS NULL OR project = :project)
-  AND (:array IS NULL OR array_id = :array);
+  AND (:project IS NULL OR project = :project);
 
--- name: count_of_array_in_project
+-- name: count_of_array
 -- How many members of an array a filter matches.
-SELECT count(*) AS n FROM jobs
+SELECT count(*) AS n FROM jobs INDEXED BY jobs_by_array
 WHERE array_id = :array
   AND (:state IS NULL OR state = :state)
-  AND (:project IS NULL OR project = :project);
+  AND (:project IS NULL OR project = :project)
+  AND (:name IS NULL OR name = :name);
 
 -- name: jobs_of_array
 -- The ids of an array's members.
