@@ -7,7 +7,7 @@ Terminal states, the chart in the docs and the legality checks are derived from 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -255,14 +255,13 @@ def _assignment_after(
     state = rule.assignment_to or row.state
     match cause:
         case Cause.ACK:
-            return replace(row, state=state, acked_at=facts.now, shim=facts.shim, lease_until=_given(facts.lease_until))
+            return row._replace(state=state, acked_at=facts.now, shim=facts.shim, lease_until=_given(facts.lease_until))
         case Cause.START:
-            return replace(row, state=state, started_at=facts.now)
+            return row._replace(state=state, started_at=facts.now)
         case Cause.REQUEST_STOP:
-            return replace(row, state=state, stop=facts.stop)
+            return row._replace(state=state, stop=facts.stop)
         case Cause.RESURRECT:
-            return replace(
-                row,
+            return row._replace(
                 state=state,
                 resumed_at=facts.now,
                 started_at=row.started_at or facts.now,
@@ -279,8 +278,7 @@ def _assignment_after(
 
 
 def _with_end(row: AssignmentRow, state: A, facts: Facts, *, reserved: bool, expired_at: int | None) -> AssignmentRow:
-    return replace(
-        row,
+    return row._replace(
         state=state,
         reserved=reserved,
         ended_at=facts.now,
@@ -330,8 +328,7 @@ def _new_assignment(job: JobRow, facts: Facts) -> AssignmentRow:
 
 
 def _job_after(job: JobRow, assignment: AssignmentRow | None, cause: Cause, rule: Rule, facts: Facts) -> JobRow:
-    return replace(
-        job,
+    return job._replace(
         version=job.version + 1,
         state=rule.job_to or job.state,
         **_job_changes(job, assignment, cause, facts),

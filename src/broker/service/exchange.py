@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
@@ -244,7 +244,7 @@ class _Rows:
 
     def reserve(self, row: AssignmentRow, *, reserved: bool) -> None:
         self._tx.run("reserve", id=row.id, reserved=int(reserved))
-        self._assignments[row.job, row.attempt] = replace(row, reserved=reserved)
+        self._assignments[row.job, row.attempt] = row._replace(reserved=reserved)
 
     def reserved(self) -> list[tuple[JobRow, AssignmentRow]]:
         """All that the broker thinks this worker has, or that still holds resources there."""
@@ -263,6 +263,7 @@ class _Exchange:
         self.news = False  # a verdict that the worker should hear at once
         self._strangers = 0
         self._rows = _Rows(tx, worker_id)
+        self._listened = broker.listening.now_ms()  # one instant for all of one exchange
 
     def listen(self, transitions: Sequence[Transition]) -> None:
         """Transitions first, then the list (only if it is newer than the last one used), then what is absent."""
@@ -281,7 +282,7 @@ class _Exchange:
             worker=self.worker["id"],
             epoch=self.said.epoch,
             now=self.tx.now_ms,
-            lease_until=self.broker.listening.now_ms() + self.broker.lease_ms,
+            lease_until=self._listened + self.broker.lease_ms,
             seq=self.said.seq,
             seen=self.said.seen,
             recovered=int(self.said.recovered),
@@ -339,7 +340,7 @@ class _Exchange:
         if entry.standing is not Standing.LIVE:
             return _otherwise(entry.standing)
         if entry.assignment.state is AssignmentState.PENDING:
-            lease_until = self.broker.listening.now_ms() + lease_ms(self.broker, entry.job)
+            lease_until = self._lease_until(entry.job)
             self._apply(entry, Cause.ACK, Facts(now=self.tx.now_ms, shim=said.shim, lease_until=lease_until))
             return VerdictWord.ACCEPTED
         # A repeat permits exec only while nothing started, and only to the shim that asked first.
@@ -395,8 +396,7 @@ class _Exchange:
         )
         self._rows.keep(
             entry.job,
-            replace(
-                entry.assignment,
+            entry.assignment._replace(
                 final_size=final.final_size,
                 final_index_size=final.final_index_size,
                 dropped=final.dropped,
@@ -450,7 +450,7 @@ class _Exchange:
         if held.phase is Phase.PREPARING:
             self.news = True
             return VerdictWord.LEASE_LOST  # close the shim for good, and say that nothing was executed
-        lease_until = self.broker.listening.now_ms() + lease_ms(self.broker, entry.job)
+        lease_until = self._lease_until(entry.job)
         self._apply(entry, Cause.RESURRECT, Facts(now=self.tx.now_ms, lease_until=lease_until))
         return VerdictWord.ACCEPTED
 
@@ -463,13 +463,16 @@ class _Exchange:
 
     def _renew(self, entries: list[_Entry]) -> None:
         """Leases start again. Nothing writes to these rows after this: `_rows` has their old leases."""
-        now = self.broker.listening.now_ms()
         rows: list[dict[str, int | float | str | bytes | None]] = [
-            {"id": e.assignment.id, "token": e.assignment.token, "lease_until": now + lease_ms(self.broker, e.job)}
-            for e in entries
+            {"id": entry.assignment.id, "token": entry.assignment.token, "lease_until": lease_until}
+            for entry in entries
+            if entry.assignment.lease_until != (lease_until := self._lease_until(entry.job))
         ]
         if rows:
             self.tx.run_many("renew", rows)
+
+    def _lease_until(self, job: JobRow) -> int:
+        return self._listened + lease_ms(self.broker, job)
 
     def _absent(self) -> None:
         """What the broker thinks the worker has, and it does not list, with evidence that it would."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
@@ -20,6 +19,7 @@ from broker.wire.states import AssignmentState, JobState, OnWorkerLost
 
 T = TypeVar("T")
 MOST_DECISIONS = 5
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 OWNED = (JobState.ASSIGNED, JobState.RUNNING)
 
 
@@ -91,7 +91,7 @@ def event(
         worker=worker,
         project=project,
         actor=actor,
-        data=json.dumps(data, separators=(",", ":")) if data else None,
+        data=_compact(data) if data else None,
     )
     tx.tell(Happened(job))
 
@@ -193,7 +193,7 @@ def _stop(row: Row) -> StopRequest | None:
 
 
 def _with_assignment(job: JobRow, assignment: int) -> JobRow:
-    return replace(job, assignment=assignment)
+    return job._replace(assignment=assignment)
 
 
 def _write_assignment(
@@ -216,7 +216,7 @@ def _write_assignment(
             cpus=after.cpus,
             created_at=after.created_at,
         )
-        return replace(after, id=new)
+        return after._replace(id=new)
     if listened is not None:
         _expect_one(tx.run("swap_expired_assignment", **_expired_columns(before, after), listened=listened), after.job)
     else:
@@ -274,6 +274,9 @@ def _expired_columns(before: AssignmentRow, after: AssignmentRow) -> dict[str, V
 
 
 def _swap_job(tx: Tx, before: JobRow, after: JobRow) -> None:
+    if after == before._replace(version=after.version):  # as with an ack; no index has to be written
+        _expect_one(tx.run("touch_job", id=before.id, expected=before.version, version=after.version), before.id)
+        return
     changed = tx.run(
         "swap_job",
         id=before.id,

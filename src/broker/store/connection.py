@@ -94,7 +94,6 @@ def _connect(path: Path, own_pragma: str, cache_kib: int) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512)
     try:
-        connection.row_factory = sqlite3.Row
         for pragma in _ALL.strip().splitlines():
             connection.execute(pragma).fetchall()
         connection.execute(f"PRAGMA cache_size = -{cache_kib}")

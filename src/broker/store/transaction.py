@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from typing import Any
 
 from broker.store.contract import ConstraintFailed, Params, Row, StorageError, StorageFailed, StorageFull, Value
 from broker.store.statements import Statements
@@ -49,14 +50,15 @@ class SqliteTx:
         return rows[0] if rows else None
 
     def all(self, name: str, /, **params: Value) -> list[Row]:
-        return self._execute(name, params)[0]
+        rows: list[Row] = [*self._execute(name, params)[0]]
+        return rows
 
     def run(self, name: str, /, **params: Value) -> int:
         return self._execute(name, params)[1].rowcount
 
     def insert(self, name: str, /, **params: Value) -> int:
         rows, cursor = self._execute(name, params)
-        return int(rows[0][rows[0].keys()[0]]) if rows else cursor.lastrowid or 0
+        return int(next(iter(rows[0].values()))) if rows else cursor.lastrowid or 0
 
     def run_many(self, name: str, rows: Sequence[Params]) -> int:
         sql = self._sql(name)
@@ -74,12 +76,16 @@ class SqliteTx:
         """The function returned: its `tx` must not be used again."""
         self._over = True
 
-    def _execute(self, name: str, params: Params) -> tuple[list[Row], sqlite3.Cursor]:
+    def _execute(self, name: str, params: Params) -> tuple[list[dict[str, Any]], sqlite3.Cursor]:
         """One statement, run to its end: one left in the middle holds its snapshot, and with RETURNING has no count."""
         sql = self._sql(name)
         try:
             cursor = self._connection.execute(sql, params)
-            return cursor.fetchall(), cursor
+            rows = cursor.fetchall()
+            if not rows:
+                return [], cursor
+            columns = [column[0] for column in cursor.description]
+            return [dict(zip(columns, row, strict=True)) for row in rows], cursor
         except (sqlite3.Error, MemoryError) as error:
             raise self._meaning(error) from error
 

@@ -23,3 +23,7 @@ CREATE INDEX jobs_dispatch ON jobs (shape, place, priority DESC, id) WHERE state
 
 -- Which shapes have queued jobs is what the lines say.
 ALTER TABLE shapes DROP COLUMN ready;
+
+-- A live delivery holds its share, and is swapped more often than its lease moves.
+DROP INDEX assignments_leases;
+CREATE INDEX assignments_leases ON assignments (lease_until) WHERE reserved = 1;

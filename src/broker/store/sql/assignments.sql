@@ -64,7 +64,7 @@ WHERE id = :id AND state = 'expired';
 -- name: leases_over
 -- Deliveries whose holder was not heard for a lease.
 SELECT * FROM assignments
-WHERE state IN ('pending', 'acked', 'started') AND lease_until <= :listened
+WHERE reserved = 1 AND lease_until <= :listened AND state IN ('pending', 'acked', 'started')
 ORDER BY lease_until
 LIMIT :limit;
 

@@ -121,6 +121,10 @@ UPDATE jobs SET
   reason = :reason, queued_at = :queued_at, started_at = :started_at, ended_at = :ended_at
 WHERE id = :id AND version = :expected AND state = :expected_state;
 
+-- name: touch_job
+-- Something about a job changed that is not in its own row.
+UPDATE jobs SET version = :version WHERE id = :id AND version = :expected;
+
 -- name: head_of_shape
 -- The next job of a shape that this worker did not refuse: the best head of its lines, however long those are.
 SELECT head AS id, priority FROM lines
