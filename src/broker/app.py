@@ -24,6 +24,7 @@ from broker.logs.files import LogFiles
 from broker.service import dispatch, sweeps
 from broker.service.clock import Clock, Listening, SystemClock
 from broker.service.context import Broker
+from broker.service.feed import Feed
 from broker.service.wake import Wake
 from broker.store.contract import Store, Tx
 from broker.store.sqlite import open_sqlite
@@ -72,12 +73,14 @@ async def open_broker(settings: BrokerSettings, state: Path, clock: Clock | None
             clock=clock,
             listening=Listening(clock, listened_ms, most_s=2 * settings.sweep_s + 1),
             wake=wake,
+            feed=Feed(store, wake),
             logs=LogFiles(state / "logs"),
             make_secret=lambda: secrets.token_urlsafe(32),
             installation=installation,
             version=importlib.metadata.version("jobd-mcp"),
         )
         loops = [asyncio.create_task(dispatch.run(broker), name="dispatch")]
+        loops.append(asyncio.create_task(broker.feed.run(), name="feed"))
         loops += [asyncio.create_task(sweeps.run(broker, sweep), name=sweep.name) for sweep in sweeps.SWEEPS]
         try:
             yield broker

@@ -23,7 +23,7 @@ STOPPED_0 = Final(outcome=Outcome.STOPPED, exit_code=0, stop="s1")
 
 
 def live_end(final: Final, *, stop=None, state: J = J.RUNNING) -> Cause | None:
-    held = replace(assignment(A.STARTED if state is J.RUNNING else A.ACKED), stop=stop)
+    held = assignment(A.STARTED if state is J.RUNNING else A.ACKED)._replace(stop=stop)
     return final_cause(job(state), held, final, max_losses=3)
 
 
@@ -85,7 +85,7 @@ def test_a_start_that_took_too_long_goes_elsewhere() -> None:
 )
 @pytest.mark.guarantee("G7")
 def test_a_loss_is_decided_by_policy_and_bounded(policy: OnWorkerLost, losses: int, cause: Cause) -> None:
-    lost = replace(job(J.RUNNING), policy=policy, losses=losses)
+    lost = job(J.RUNNING)._replace(policy=policy, losses=losses)
 
     assert loss(lost, assignment(A.STARTED), max_losses=3) is cause
 
@@ -93,7 +93,7 @@ def test_a_loss_is_decided_by_policy_and_bounded(policy: OnWorkerLost, losses: i
 @pytest.mark.guarantee("G3")
 def test_a_pending_assignment_that_is_lost_was_never_executed_whatever_the_policy() -> None:
     for policy in OnWorkerLost:
-        lost = replace(job(J.ASSIGNED), policy=policy, losses=9)
+        lost = job(J.ASSIGNED)._replace(policy=policy, losses=9)
         assert loss(lost, assignment(A.PENDING), max_losses=3) is Cause.PENDING_EXPIRED
 
 
@@ -131,8 +131,8 @@ def test_where_a_write_meets_the_tables() -> None:
     assert standing(job(J.ORPHANED, lost=True), assignment(A.EXPIRED)) is Standing.LOST
     assert standing(job(J.QUEUED, lost=True), assignment(A.EXPIRED)) is Standing.LOST
     assert standing(job(J.QUEUED), assignment(A.EXPIRED)) is Standing.STALE  # its pending lease ran out
-    assert standing(job(J.COMPLETED), replace(assignment(A.SUCCEEDED), **declared)) is Standing.ENDED
+    assert standing(job(J.COMPLETED), assignment(A.SUCCEEDED)._replace(**declared)) is Standing.ENDED
     assert standing(job(J.CANCELLED), assignment(A.CANCELLED)) is Standing.STALE  # cancelled while pending
-    assert standing(replace(job(J.RUNNING), assignment=12, attempt=2), assignment(A.EXPIRED)) is Standing.STALE
-    newer = replace(job(J.RUNNING), assignment=12, attempt=2)
-    assert standing(newer, replace(assignment(A.REFUSED), **declared)) is Standing.ENDED
+    assert standing(job(J.RUNNING)._replace(assignment=12, attempt=2), assignment(A.EXPIRED)) is Standing.STALE
+    newer = job(J.RUNNING)._replace(assignment=12, attempt=2)
+    assert standing(newer, assignment(A.REFUSED)._replace(**declared)) is Standing.ENDED

@@ -78,7 +78,7 @@ def test_terminal_states_are_those_that_nothing_but_their_holder_leaves() -> Non
 @pytest.mark.parametrize("cause", sorted(BY_THE_HOLDER))
 @pytest.mark.guarantee("G12")
 def test_a_lost_job_comes_back_only_by_the_assignment_that_was_lost(cause: Cause) -> None:
-    not_by_that_loss = replace(job(J.QUEUED, lost=True), lost_assignment=None)
+    not_by_that_loss = job(J.QUEUED, lost=True)._replace(lost_assignment=None)
 
     with pytest.raises(Illegal):
         step(not_by_that_loss, assignment(A.EXPIRED), cause, FACTS)
@@ -86,7 +86,7 @@ def test_a_lost_job_comes_back_only_by_the_assignment_that_was_lost(cause: Cause
 
 @pytest.mark.guarantee("G5")
 def test_only_the_newest_assignment_moves_its_job() -> None:
-    older = replace(assignment(A.STARTED), id=10)
+    older = assignment(A.STARTED)._replace(id=10)
 
     with pytest.raises(Illegal):
         step(job(J.RUNNING), older, Cause.SUCCEED, FACTS)

@@ -247,7 +247,7 @@ async def test_answers_of_statements(store: SqliteStore) -> None:
     first, many, renamed, count = await store.run(fn)
     assert (first, many, renamed) == (1, 2, 1)
     assert count is not None
-    assert (count["n"], count.keys()) == (3, ["n"])
+    assert (count["n"], list(count.keys())) == (3, ["n"])
     assert await store.read(words) == ["plain", "x", "c"]
     with pytest.raises(LookupError, match="3 rows"):
         await store.read(lambda tx: tx.one("words"))

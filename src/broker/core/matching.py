@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from broker.wire.jobs import JobSpec, Reason
 
@@ -30,6 +31,7 @@ class Shape:
         return json.dumps([self.cpus, self.needs, self.worker, self.project], separators=(",", ":"))
 
     @staticmethod
+    @lru_cache(maxsize=1024)
     def from_key(key: str) -> Shape:
         cpus, needs, worker, project = json.loads(key)
         return Shape(float(cpus), tuple(needs), worker, project)

@@ -1,9 +1,10 @@
-"""The two records, as they stand in the tables."""
+"""The two records, as they stand in the tables. Tuples, because a transition makes four of them: what is read, what is written."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from broker.wire.states import AssignmentState, JobState, OnWorkerLost
 
@@ -28,8 +29,7 @@ class StopRequest:
     early: bool
 
 
-@dataclass(frozen=True, slots=True)
-class JobRow:
+class JobRow(NamedTuple):
     """A job's lifecycle truth. Instants are integer milliseconds of the broker's clock."""
 
     id: int
@@ -53,8 +53,7 @@ class JobRow:
     ended_at: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class AssignmentRow:
+class AssignmentRow(NamedTuple):
     """One delivery of a job to one worker. `lease_until` is on the broker's listening clock."""
 
     id: int

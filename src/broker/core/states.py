@@ -7,7 +7,7 @@ Terminal states, the chart in the docs and the legality checks are derived from 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -252,32 +252,37 @@ def _assignment_after(
         return _new_assignment(job, facts)
     if row is None:
         return None
-    row = replace(row, state=rule.assignment_to or row.state)
+    state = rule.assignment_to or row.state
     match cause:
         case Cause.ACK:
-            return replace(row, acked_at=facts.now, shim=facts.shim, lease_until=_given(facts.lease_until))
+            return row._replace(state=state, acked_at=facts.now, shim=facts.shim, lease_until=_given(facts.lease_until))
         case Cause.START:
-            return replace(row, started_at=facts.now)
+            return row._replace(state=state, started_at=facts.now)
         case Cause.REQUEST_STOP:
-            return replace(row, stop=facts.stop)
+            return row._replace(state=state, stop=facts.stop)
         case Cause.RESURRECT:
-            started_at = row.started_at or facts.now
-            return replace(
-                row, resumed_at=facts.now, started_at=started_at, lease_until=_given(facts.lease_until), reserved=True
+            return row._replace(
+                state=state,
+                resumed_at=facts.now,
+                started_at=row.started_at or facts.now,
+                lease_until=_given(facts.lease_until),
+                reserved=True,
             )
         case Cause.LOST_REQUEUED | Cause.LOST_ORPHANED | Cause.LOST_STOPPED:
-            return _with_end(replace(row, expired_at=facts.now), facts, reserved=row.reserved and not facts.gone)
+            reserved = row.reserved and not facts.gone
+            return _with_end(row, state, facts, reserved=reserved, expired_at=facts.now)
         case Cause.PENDING_EXPIRED | Cause.NEVER_EXECUTED:
-            return _with_end(replace(row, expired_at=facts.now), facts, reserved=False)
+            return _with_end(row, state, facts, reserved=False, expired_at=facts.now)
         case _:
-            return _with_end(row, facts, reserved=False)
+            return _with_end(row, state, facts, reserved=False, expired_at=row.expired_at)
 
 
-def _with_end(row: AssignmentRow, facts: Facts, *, reserved: bool) -> AssignmentRow:
-    return replace(
-        row,
+def _with_end(row: AssignmentRow, state: A, facts: Facts, *, reserved: bool, expired_at: int | None) -> AssignmentRow:
+    return row._replace(
+        state=state,
         reserved=reserved,
         ended_at=facts.now,
+        expired_at=expired_at,
         exit_code=facts.exit_code,
         signal=facts.signal,
         reason_code=facts.reason_code,
@@ -323,65 +328,71 @@ def _new_assignment(job: JobRow, facts: Facts) -> AssignmentRow:
 
 
 def _job_after(job: JobRow, assignment: AssignmentRow | None, cause: Cause, rule: Rule, facts: Facts) -> JobRow:
-    job = replace(job, version=job.version + 1, state=rule.job_to or job.state)
+    return job._replace(
+        version=job.version + 1,
+        state=rule.job_to or job.state,
+        **_job_changes(job, assignment, cause, facts),
+    )
+
+
+def _job_changes(job: JobRow, assignment: AssignmentRow | None, cause: Cause, facts: Facts) -> dict[str, Any]:
+    """What else changes in the job's record."""
     match cause:
         case Cause.CLAIM:
-            return replace(job, attempt=job.attempt + 1, lost_assignment=None)
+            return {"attempt": job.attempt + 1, "lost_assignment": None}
         case Cause.ACK | Cause.REQUEST_STOP:
-            return job
+            return {}
         case Cause.START:
-            return replace(job, started_at=facts.now, restarts=job.restarts + 1)
+            return {"started_at": facts.now, "restarts": job.restarts + 1}
         case Cause.RESURRECT:
             assert assignment is not None
-            return replace(
-                job,
-                lost_assignment=None,
-                losses=max(0, job.losses - 1),
-                started_at=assignment.started_at,
-                ended_at=None,
-                exit_code=None,
-                reason_code=None,
-                reason=None,
-            )
+            return {
+                "lost_assignment": None,
+                "losses": max(0, job.losses - 1),
+                "started_at": assignment.started_at,
+                "ended_at": None,
+                "exit_code": None,
+                "reason_code": None,
+                "reason": None,
+            }
         case Cause.LATE_NEVER_EXECUTED:
-            return replace(_queued(job, facts), losses=max(0, job.losses - 1))
+            return _queued(facts) | {"losses": max(0, job.losses - 1)}
         case Cause.REFUSE | Cause.PENDING_EXPIRED | Cause.NEVER_EXECUTED:
-            return _queued(job, facts)
+            return _queued(facts)
         case Cause.LOST_REQUEUED:
             assert assignment is not None
-            return replace(_queued(job, facts), losses=job.losses + 1, lost_assignment=assignment.id)
+            return _queued(facts) | {"losses": job.losses + 1, "lost_assignment": assignment.id}
         case Cause.LOST_ORPHANED:
             assert assignment is not None
-            return replace(_ended(job, assignment, facts), losses=job.losses + 1, lost_assignment=assignment.id)
+            ended = _ended(job, assignment, facts)
+            return ended | {"losses": job.losses + 1, "lost_assignment": assignment.id}
         case _:
             return _ended(job, assignment, facts)
 
 
-def _queued(job: JobRow, facts: Facts) -> JobRow:
-    return replace(
-        job,
-        queued_at=facts.now,
-        started_at=None,
-        ended_at=None,
-        exit_code=None,
-        reason_code=facts.reason_code,
-        reason=facts.reason,
-        lost_assignment=None,
-    )
+def _queued(facts: Facts) -> dict[str, Any]:
+    return {
+        "queued_at": facts.now,
+        "started_at": None,
+        "ended_at": None,
+        "exit_code": None,
+        "reason_code": facts.reason_code,
+        "reason": facts.reason,
+        "lost_assignment": None,
+    }
 
 
-def _ended(job: JobRow, assignment: AssignmentRow | None, facts: Facts) -> JobRow:
+def _ended(job: JobRow, assignment: AssignmentRow | None, facts: Facts) -> dict[str, Any]:
     late = assignment is not None and assignment.id == job.lost_assignment
     started_at = (assignment.started_at or assignment.acked_at) if late and assignment is not None else job.started_at
-    return replace(
-        job,
-        ended_at=facts.now,
-        exit_code=facts.exit_code,
-        reason_code=facts.reason_code,
-        reason=facts.reason,
-        lost_assignment=None,
-        started_at=started_at,
-    )
+    return {
+        "ended_at": facts.now,
+        "exit_code": facts.exit_code,
+        "reason_code": facts.reason_code,
+        "reason": facts.reason,
+        "lost_assignment": None,
+        "started_at": started_at,
+    }
 
 
 def _events(job: JobRow, assignment: AssignmentRow | None, cause: Cause, rule: Rule, facts: Facts) -> tuple[Said, ...]:

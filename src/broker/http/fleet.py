@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Request
@@ -71,7 +72,14 @@ async def worker_register(worker: WorkerId, said: Registration, broker: The, who
 )
 async def worker_poll(worker: WorkerId, said: Poll, request: Request, broker: The, who: Who) -> PollAnswer:
     """The held list in; assignments and stops out. Parked while there is nothing to say."""
-    return await exchange.poll(broker, who, worker, said, request.is_disconnected)
+    client = exchange.Client(gone=request.is_disconnected, left=partial(_left, request))
+    return await exchange.poll(broker, who, worker, said, client)
+
+
+async def _left(request: Request) -> None:
+    """Wait until the client closes its connection. Its body was read: nothing else can come."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 @router.post(

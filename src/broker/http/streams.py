@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 from broker.http import surface
 from broker.http.parameters import MOST_ID, MOST_OFFSET, Id, OptionalAttempt, The
 from broker.service import output, queries
+from broker.wire.events import Event
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import Scope
 
@@ -22,6 +23,7 @@ STREAM = "a stream: agents read pages with job_logs, or wait with job_wait"
 MEDIA_TYPE = "text/event-stream"
 SIGN_OF_LIFE = ": still here\n\n"
 LINGER_S = 10.0
+SILENCE_S = 15.0
 EVENTS_AT_ONCE = 200
 
 
@@ -70,11 +72,8 @@ async def event_stream(
         since = _number(last_event_id)
     if since is None:
         since = await queries.last_event(broker)
-    return StreamingResponse(
-        _events(request, broker, since, queries.EventFilter(job=job)),
-        media_type=MEDIA_TYPE,
-        headers={"Cache-Control": "no-store"},
-    )
+    events = _events(request, broker, since) if job is None else _events_of_job(request, broker, since, job)
+    return StreamingResponse(events, media_type=MEDIA_TYPE, headers={"Cache-Control": "no-store"})
 
 
 async def _outputs(follow: AsyncIterator[output.Piece | output.End | None]) -> AsyncIterator[str]:
@@ -96,17 +95,36 @@ async def _outputs(follow: AsyncIterator[output.Piece | output.End | None]) -> A
                 yield SIGN_OF_LIFE
 
 
-async def _events(request: Request, broker: The, since: int, wanted: queries.EventFilter) -> AsyncIterator[str]:
-    with broker.wake.watch_events() as watch:
+async def _events(request: Request, broker: The, since: int) -> AsyncIterator[str]:
+    with broker.feed.follow() as turns:
         while not broker.wake.closed:
-            page = await queries.list_events(broker, since, wanted, EVENTS_AT_ONCE)
-            for event in page.events:
-                yield _event("event", event.model_dump(mode="json", exclude_none=True), str(event.seq))
-            since = page.next_cursor
-            if len(page.events) < EVENTS_AT_ONCE and not await watch.wait(15):
+            page = await broker.feed.after(since)
+            text = page.text_after(since, _framed)
+            if text:
+                yield text
+            since = page.end(since)
+            if not await turns.next(SILENCE_S, more=page.whole):
                 if await request.is_disconnected():
                     return
                 yield SIGN_OF_LIFE
+
+
+async def _events_of_job(request: Request, broker: The, since: int, job: int) -> AsyncIterator[str]:
+    wanted = queries.EventFilter(job=job)
+    with broker.wake.watch_events(job) as watch:
+        while not broker.wake.closed:
+            page = await queries.list_events(broker, since, wanted, EVENTS_AT_ONCE)
+            if page.events:
+                yield "".join(map(_framed, page.events))
+            since = page.next_cursor
+            if len(page.events) < EVENTS_AT_ONCE and not await watch.wait(SILENCE_S):
+                if await request.is_disconnected():
+                    return
+                yield SIGN_OF_LIFE
+
+
+def _framed(event: Event) -> str:
+    return f"id: {event.seq}\nevent: event\ndata: {event.model_dump_json(exclude_none=True)}\n\n"
 
 
 def _event(kind: str, data: object, number: str | None) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from broker.logs.files import LogFiles
 from broker.service.clock import Clock, Listening
+from broker.service.feed import Feed
 from broker.service.wake import Wake
 from broker.store.contract import Store
 from broker.wire.settings import BrokerSettings
@@ -37,6 +38,7 @@ class Broker:
     clock: Clock
     listening: Listening
     wake: Wake
+    feed: Feed
     logs: LogFiles
     make_secret: Callable[[], str]
     installation: str

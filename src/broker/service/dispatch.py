@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
 
-from broker.core.matching import Machine, Shape, reasons
+from broker.core.matching import Machine, Shape, never, reasons
+from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import Cause, Claimed, Facts
 from broker.service.context import Broker
 from broker.service.transition import LostSwap, apply, read_job
-from broker.service.wake import Parked
+from broker.service.wake import Look, Parked
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import JobSpec
 from broker.wire.workers import Delivery, PollAnswer
@@ -36,15 +37,30 @@ class _Head:
         return other is None or (-self.priority, self.job) < (-other.priority, other.job)
 
 
-def claim(tx: Tx, broker: Broker, worker: Row, number: int | None, most: int = MOST_IN_ONE_ANSWER) -> list[Delivery]:
-    """Claim up to `most` jobs for this worker, best first. Capacity comes from the tables, never from words.
+Ready = Sequence[tuple[int, Shape]]
+"""Shapes that have queued jobs, with their ids."""
 
-    `number`: that of the answer these travel in, if it has one already.
+
+def ready(tx: Tx) -> Ready:
+    return [(row["id"], Shape.from_key(row["key"])) for row in tx.all("ready_shapes")]
+
+
+def claimant(tx: Tx, worker: str) -> Row | None:
+    """A worker's row with what is reserved on it: an assignment keeps its share until its tree is known gone."""
+    return tx.one("claimant", worker=worker, now=tx.now_ms)
+
+
+def claim(
+    tx: Tx, broker: Broker, worker: Row, shapes: Ready, number: int | None, most: int = MOST_IN_ONE_ANSWER
+) -> tuple[int | None, list[Delivery]]:
+    """Claim up to `most` jobs for this `claimant`, best first. Capacity comes from the tables, never from words.
+
+    `number`: that of the answer these travel in, if it has one already; it is returned.
     """
-    if tx.one("worker_refuses_all", worker=worker["id"], now=tx.now_ms) is not None:
-        return []
-    machine = machine_of(tx, worker)
-    heads = _heads(tx, worker["id"], machine)
+    if worker["paused"]:
+        return number, []
+    machine = machine_of(worker)
+    heads = _heads(tx, worker["id"], machine, shapes)
     deliveries: list[Delivery] = []
     while len(deliveries) < most:
         best: _Head | None = None
@@ -59,23 +75,28 @@ def claim(tx: Tx, broker: Broker, worker: Row, number: int | None, most: int = M
         if delivery is not None:
             deliveries.append(delivery)
             machine = _less(machine, best.cpus)
+        if len(deliveries) == most:
+            break
         following = _head(tx, worker["id"], best.shape, best.cpus)
         if following is None:
             del heads[best.shape]
         else:
             heads[best.shape] = following
-    return deliveries
+    return number, deliveries
 
 
-def machine_of(tx: Tx, worker: Row) -> Machine:
-    """What is left of a worker: an assignment keeps its share until its tree is known gone."""
-    held = tx.one("cpus_held", worker=worker["id"])
-    used = (held["cpus"] if held else 0) + worker["strangers"]
+def machine_of(worker: Row) -> Machine:
+    """What is left of a `claimant`."""
+    return replace(registered(worker), free=worker["slots"] - worker["used"] - worker["strangers"])
+
+
+def registered(worker: Row) -> Machine:
+    """What a worker said of itself, as if nothing ran there."""
     return Machine(
         name=worker["name"],
         online=bool(worker["online"]),
         slots=worker["slots"],
-        free=worker["slots"] - used,
+        free=worker["slots"],
         tags=frozenset(json.loads(worker["tags"])),
     )
 
@@ -87,35 +108,28 @@ def next_number(tx: Tx, worker: Row) -> int:
     return int(row["answers"])
 
 
-def deliver_again(tx: Tx, broker: Broker, assignment: int, number: int) -> Delivery:
+def deliver_again(tx: Tx, broker: Broker, job: JobRow, assignment: AssignmentRow, number: int) -> Delivery:
     """Put a pending assignment into a newer answer, whole and with the same token."""
-    tx.run("redeliver", id=assignment, answer=number)
-    row = tx.one("assignment", assignment=assignment)
-    assert row is not None
-    return _delivery(tx, broker, row["job"], row["attempt"], row["token"])
+    tx.run("redeliver", id=assignment.id, answer=number)
+    return _delivery(tx, broker, job, assignment.attempt, assignment.token)
 
 
 async def run(broker: Broker) -> None:
     """The dispatcher: whenever something may be ready, claim for all parked polls in one transaction."""
     while True:
-        polls = await broker.wake.candidates()
-        present = [poll for poll in polls if not await poll.gone()]
-        for poll in polls:
-            if poll not in present:
-                broker.wake.unpark(poll)
-                poll.resolve(None)
-        present = [poll for poll in present if broker.wake.is_parked(poll)]
-        if not present:
+        look = await broker.wake.look()
+        if not look.polls:
             continue
-        for poll in present:
+        for poll in look.polls:
             poll.claiming = True
         try:
-            answers = await broker.store.run(partial(_claim_for_all, broker=broker, polls=present))
+            answers = await broker.store.run(partial(_claim_for_all, broker=broker, look=look))
         except Exception:
             # A full or failed disk: the polls stay parked, and the next wake or poll tries again.
             log.exception("dispatch failed")
+            broker.wake.not_looked(look)
             answers = {}
-        for poll in present:
+        for poll in look.polls:
             poll.claiming = False
             answer = answers.get(poll.worker)
             if answer is not None:
@@ -125,21 +139,23 @@ async def run(broker: Broker) -> None:
                 poll.resolve(None)
 
 
-def _claim_for_all(tx: Tx, *, broker: Broker, polls: Sequence[Parked]) -> dict[str, PollAnswer]:
+def _claim_for_all(tx: Tx, *, broker: Broker, look: Look) -> dict[str, PollAnswer]:
     """One job a worker and round, so that a burst spreads over the fleet."""
-    numbers: dict[str, int] = {}
+    plan = _Plan(tx, look)
+    numbers: dict[str, int | None] = {}
     given: dict[str, list[Delivery]] = {}
-    active = list(polls)
-    while active:
+    active = list(look.polls)
+    while active and plan.has_jobs:
         still = []
         for poll in active:
-            worker = tx.one("worker", worker=poll.worker)
+            shapes = plan.shapes_for(poll)
+            worker = claimant(tx, poll.worker) if shapes else None
             if worker is None or worker["epoch"] != poll.epoch or not worker["online"]:
                 continue
-            claimed = claim(tx, broker, worker, numbers.get(poll.worker), most=1)
+            number, claimed = claim(tx, broker, worker, shapes, numbers.get(poll.worker), most=1)
             if claimed:
-                now = tx.one("worker", worker=poll.worker)
-                numbers.setdefault(poll.worker, int(now["answers"]) if now else 0)
+                plan.took(shapes)
+                numbers[poll.worker] = number
                 given.setdefault(poll.worker, []).extend(claimed)
                 if len(given[poll.worker]) < MOST_IN_ONE_ANSWER:
                     still.append(poll)
@@ -147,15 +163,42 @@ def _claim_for_all(tx: Tx, *, broker: Broker, polls: Sequence[Parked]) -> dict[s
     return {worker: PollAnswer(number=numbers[worker], deliveries=deliveries) for worker, deliveries in given.items()}
 
 
-def _heads(tx: Tx, worker: str, machine: Machine) -> dict[int, _Head]:
+class _Plan:
+    """The shapes of one look that still have queued jobs. Who can't run any of them costs no statement."""
+
+    def __init__(self, tx: Tx, look: Look) -> None:
+        self._tx, self._look = tx, look
+        self._all = dict(ready(tx)) if any(poll.worker in look.workers for poll in look.polls) else {}
+        self._new = {shape: key for shape in sorted(look.shapes) if (key := self._ready(shape)) is not None}
+
+    @property
+    def has_jobs(self) -> bool:
+        return bool(self._all or self._new)
+
+    def shapes_for(self, poll: Parked) -> Ready:
+        shapes = self._all if poll.worker in self._look.workers else self._new
+        return [(id_, shape) for id_, shape in shapes.items() if not never(shape, poll.machine)]
+
+    def took(self, shapes: Ready) -> None:
+        """Somebody was given a job of one of these: what has none left is looked at no more."""
+        for shape, _ in shapes:
+            if self._ready(shape) is None:
+                self._all.pop(shape, None)
+                self._new.pop(shape, None)
+
+    def _ready(self, shape: int) -> Shape | None:
+        row = self._tx.one("ready_shape", shape=shape)
+        return None if row is None else Shape.from_key(row["key"])
+
+
+def _heads(tx: Tx, worker: str, machine: Machine, shapes: Ready) -> dict[int, _Head]:
     heads = {}
-    for row in tx.all("ready_shapes"):
-        shape = Shape.from_key(row["key"])
+    for id_, shape in shapes:
         if reasons(shape, machine):
             continue
-        head = _head(tx, worker, row["id"], shape.cpus)
+        head = _head(tx, worker, id_, shape.cpus)
         if head is not None:
-            heads[row["id"]] = head
+            heads[id_] = head
     return heads
 
 
@@ -186,20 +229,19 @@ def _assign(tx: Tx, broker: Broker, worker: Row, job: int, number: int, cpus: fl
         done = apply(tx, row, None, Cause.CLAIM, Facts(now=tx.now_ms, claimed=given))
     except LostSwap:
         return None
-    return _delivery(tx, broker, job, done.job.attempt, token)
+    return _delivery(tx, broker, done.job, done.job.attempt, token)
 
 
-def _delivery(tx: Tx, broker: Broker, job: int, attempt: int, token: str) -> Delivery:
-    spec = tx.one("spec_of_job", job=job)
-    row = read_job(tx, job)
-    assert spec is not None and row is not None
+def _delivery(tx: Tx, broker: Broker, job: JobRow, attempt: int, token: str) -> Delivery:
+    spec = tx.one("spec_of_job", job=job.id)
+    assert spec is not None
     return Delivery(
-        job=job,
+        job=job.id,
         attempt=attempt,
         token=token,
         spec=JobSpec.model_validate_json(spec["json"]),
         lease_s=broker.pending_lease_ms / 1000,
-        restarts=row.restarts,
+        restarts=job.restarts,
         array=spec["array_id"],
         array_index=spec["array_index"],
     )

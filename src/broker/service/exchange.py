@@ -17,12 +17,13 @@ import structlog
 
 from broker.core.ending import executed, final_cause, implies_start, loss, reason_of
 from broker.core.fence import Standing, standing
+from broker.core.matching import Machine
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import LIVE, Cause, Facts, Illegal
 from broker.service import dispatch
 from broker.service.context import Broker, Caller
-from broker.service.transition import apply, assignment_row, decide, event, read_job
-from broker.service.wake import JobReady, ListVoid, Parked
+from broker.service.transition import apply, assignment_row, decide, event, job_row, read_job
+from broker.service.wake import ListVoid, Parked, RoomFree
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType
 from broker.wire.problems import ProblemCode, Refused
@@ -53,6 +54,14 @@ log = structlog.get_logger("broker.exchange")
 
 # Refusals of these kinds hold for the job's directory and environment; any other is the worker's own trouble.
 PLACE_CODES = ("cwd_", "venv_", "conda_")
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The other end of a request. `gone`: has it left? `left`: returns once it has."""
+
+    gone: Callable[[], Awaitable[bool]]
+    left: Callable[[], Awaitable[None]]
 
 
 async def register(broker: Broker, caller: Caller, worker_id: str, said: Registration) -> Registered:
@@ -94,7 +103,6 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
             data={"epoch": said.epoch, "host": said.host, "version": said.version},
         )
         tx.tell(ListVoid(worker_id))
-        tx.tell(JobReady())
 
     await broker.store.run(fn)
     return Registered(
@@ -120,59 +128,54 @@ async def report(broker: Broker, caller: Caller, worker_id: str, said: Report) -
     return await decide(broker.store, fn)
 
 
-async def poll(
-    broker: Broker, caller: Caller, worker_id: str, said: Poll, gone: Callable[[], Awaitable[bool]]
-) -> PollAnswer:
+async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, client: Client) -> PollAnswer:
     """The held list in; assignments, stops and verdicts out. Parked while there is nothing to say.
 
-    `gone` tells whether the client has left: nothing is claimed for it then. A poll whose list is older
-    than one already used is answered with nothing, never parked.
+    Nothing is claimed for a client that has left. A poll whose list is older than one already used is answered with
+    nothing, never parked.
     """
     mark = broker.wake.mark(worker_id)
 
-    def fn(tx: Tx) -> tuple[PollAnswer, bool]:
+    def fn(tx: Tx) -> tuple[PollAnswer, Machine | None]:
         speaks_for(tx, caller, worker_id)
         heard = _Exchange(tx, broker, worker_id, said)
         heard.listen(())
         if not heard.fresh:
-            return PollAnswer(), False
+            return PollAnswer(), None
         stops = heard.stops()
         number, deliveries = heard.deliveries(claims=said.accept)
         urgent = bool(deliveries or stops or heard.news)
-        return PollAnswer(number=number, deliveries=deliveries, stops=stops, verdicts=heard.verdicts), not urgent
+        answer = PollAnswer(number=number, deliveries=deliveries, stops=stops, verdicts=heard.verdicts)
+        return answer, None if urgent else dispatch.registered(heard.worker)
 
     # A client that has left by now gets nothing claimed; one that leaves later is caught by the pending lease.
-    if await gone():
+    if await client.gone():
         return PollAnswer()
     answer, parks = await decide(broker.store, fn)
-    if not parks or said.wait_s == 0:
+    if parks is None or said.wait_s == 0:
         return answer
-    return await _park(broker, worker_id, said, gone, mark, answer)
+    poll = Parked(worker_id, said.epoch, said.accept and said.recovered, parks)
+    if not broker.wake.park(poll, mark):
+        return answer  # something happened meanwhile: the worker asks again at once
+    return await _parked(broker, poll, said, client, answer)
 
 
-async def _park(
-    broker: Broker,
-    worker_id: str,
-    said: Poll,
-    gone: Callable[[], Awaitable[bool]],
-    mark: tuple[int, int],
-    first: PollAnswer,
-) -> PollAnswer:
-    parked = Parked(worker_id, said.epoch, said.accept and said.recovered, gone)
-    if not broker.wake.park(parked, mark):
-        return first  # something happened meanwhile: the worker asks again at once
+async def _parked(broker: Broker, poll: Parked, said: Poll, client: Client, first: PollAnswer) -> PollAnswer:
+    leaving = asyncio.ensure_future(client.left())
+    leaving.add_done_callback(lambda _: poll.resolve(None))
     try:
-        done, _ = await asyncio.wait({parked.answer}, timeout=min(said.wait_s, broker.settings.poll_s))
-        if not done and parked.claiming:
-            await asyncio.wait({parked.answer}, timeout=5)
+        done, _ = await asyncio.wait({poll.answer}, timeout=min(said.wait_s, broker.settings.poll_s))
+        if not done and poll.claiming:
+            await asyncio.wait({poll.answer}, timeout=5)
     finally:
-        broker.wake.unpark(parked)
-    if not parked.answer.done():
+        broker.wake.unpark(poll)
+        leaving.cancel()
+    if not poll.answer.done():
         return first
-    answer = parked.answer.result()
+    answer = poll.answer.result()
     if answer is not None:
         return answer.model_copy(update={"verdicts": first.verdicts})
-    return first.model_copy(update={"stops": await broker.store.read(lambda tx: _stops(tx, worker_id, said.held))})
+    return first.model_copy(update={"stops": await broker.store.read(lambda tx: _stops(tx, poll.worker, said.held))})
 
 
 def speaks_for(tx: Tx, caller: Caller, worker_id: str) -> None:
@@ -210,6 +213,45 @@ class _Entry:
     standing: Standing
 
 
+class _Rows:
+    """The rows that an exchange is about: read once, and kept as it changes them.
+
+    Everything that holds resources on the worker is read with two statements, however much it is. Two deliveries may
+    be of the same job: so jobs are kept apart from them.
+    """
+
+    def __init__(self, tx: Tx, worker_id: str) -> None:
+        self._tx, self._worker = tx, worker_id
+        held = [assignment_row(row) for row in tx.all("held_by_worker", worker=worker_id)]
+        jobs = tx.all("jobs_held_by_worker", worker=worker_id) if held else []
+        self._assignments = {(row.job, row.attempt): row for row in held}
+        self._jobs = {row["id"]: job_row(row) for row in jobs}
+
+    def find(self, job: int, attempt: int) -> tuple[JobRow, AssignmentRow] | None:
+        """One delivery, whosever it is."""
+        if (job, attempt) not in self._assignments:
+            row = self._tx.one("assignment_of_job", job=job, attempt=attempt)
+            found = self._jobs.get(job) or read_job(self._tx, job)
+            if row is None or found is None:
+                return None
+            self.keep(found, assignment_row(row))
+        return self._jobs[job], self._assignments[job, attempt]
+
+    def keep(self, job: JobRow, assignment: AssignmentRow) -> None:
+        """They stand so in the tables now."""
+        self._jobs[job.id] = job
+        self._assignments[job.id, assignment.attempt] = assignment
+
+    def reserve(self, row: AssignmentRow, *, reserved: bool) -> None:
+        self._tx.run("reserve", id=row.id, reserved=int(reserved))
+        self._assignments[row.job, row.attempt] = row._replace(reserved=reserved)
+
+    def reserved(self) -> list[tuple[JobRow, AssignmentRow]]:
+        """All that the broker thinks this worker has, or that still holds resources there."""
+        mine = [row for row in self._assignments.values() if row.reserved and row.worker == self._worker]
+        return [(self._jobs[row.job], row) for row in mine]
+
+
 class _Exchange:
     """One exchange, inside one transaction."""
 
@@ -220,6 +262,8 @@ class _Exchange:
         self.verdicts: list[Verdict] = []
         self.news = False  # a verdict that the worker should hear at once
         self._strangers = 0
+        self._rows = _Rows(tx, worker_id)
+        self._listened = broker.listening.now_ms()  # one instant for all of one exchange
 
     def listen(self, transitions: Sequence[Transition]) -> None:
         """Transitions first, then the list (only if it is newer than the last one used), then what is absent."""
@@ -238,12 +282,14 @@ class _Exchange:
             worker=self.worker["id"],
             epoch=self.said.epoch,
             now=self.tx.now_ms,
-            lease_until=self.broker.listening.now_ms() + self.broker.lease_ms,
+            lease_until=self._listened + self.broker.lease_ms,
             seq=self.said.seq,
             seen=self.said.seen,
             recovered=int(self.said.recovered),
             strangers=self._strangers,
         )
+        if self._strangers < self.worker["strangers"]:
+            self.tx.tell(RoomFree(self.worker["id"]))
 
     def stops(self) -> list[Stop]:
         return _stops(self.tx, self.worker["id"], self.said.held)
@@ -254,17 +300,15 @@ class _Exchange:
             return None, []
         number: int | None = None
         again = []
-        for row in self._held_rows():
+        for job, row in self._rows.reserved():
             if row.state is AssignmentState.PENDING and row.epoch == self.said.epoch and row.answer > self.said.seen:
                 number = number if number is not None else dispatch.next_number(self.tx, self.worker)
-                again.append(dispatch.deliver_again(self.tx, self.broker, row.id, number))
+                again.append(dispatch.deliver_again(self.tx, self.broker, job, row, number))
         if not claims:
             return number, again
-        worker = self.tx.one("worker", worker=self.worker["id"])
+        worker = dispatch.claimant(self.tx, self.worker["id"])
         assert worker is not None
-        claimed = dispatch.claim(self.tx, self.broker, worker, number)
-        if claimed and number is None:
-            number = int(worker["answers"]) + 1
+        number, claimed = dispatch.claim(self.tx, self.broker, worker, dispatch.ready(self.tx), number)
         return number, [*again, *claimed]
 
     def _guarded(self, kind: str, said: Transition | Held, decide: Callable[[], Verdict]) -> Verdict:
@@ -296,7 +340,7 @@ class _Exchange:
         if entry.standing is not Standing.LIVE:
             return _otherwise(entry.standing)
         if entry.assignment.state is AssignmentState.PENDING:
-            lease_until = self.broker.listening.now_ms() + lease_ms(self.broker, entry.job)
+            lease_until = self._lease_until(entry.job)
             self._apply(entry, Cause.ACK, Facts(now=self.tx.now_ms, shim=said.shim, lease_until=lease_until))
             return VerdictWord.ACCEPTED
         # A repeat permits exec only while nothing started, and only to the shim that asked first.
@@ -350,7 +394,16 @@ class _Exchange:
             final_index_size=final.final_index_size,
             dropped=final.dropped,
         )
-        self.tx.tell(JobReady())
+        self._rows.keep(
+            entry.job,
+            entry.assignment._replace(
+                final_size=final.final_size,
+                final_index_size=final.final_index_size,
+                dropped=final.dropped,
+                reserved=False,
+            ),
+        )
+        self.tx.tell(RoomFree(entry.assignment.worker))
 
     def _remember_refusal(self, entry: _Entry, code: str, text: str) -> None:
         row = self.tx.one("place_of_job", job=entry.job.id)
@@ -397,38 +450,40 @@ class _Exchange:
         if held.phase is Phase.PREPARING:
             self.news = True
             return VerdictWord.LEASE_LOST  # close the shim for good, and say that nothing was executed
-        lease_until = self.broker.listening.now_ms() + lease_ms(self.broker, entry.job)
+        lease_until = self._lease_until(entry.job)
         self._apply(entry, Cause.RESURRECT, Facts(now=self.tx.now_ms, lease_until=lease_until))
         return VerdictWord.ACCEPTED
 
     def _held_over(self, entry: _Entry, held: Held) -> VerdictWord:
         """A listed entry that has not ended takes room, whatever its state in the tables, until it is gone."""
         if not entry.assignment.reserved:
-            self.tx.run("reserve", id=entry.assignment.id, reserved=1)
+            self._rows.reserve(entry.assignment, reserved=True)
         self.news |= held.stopping is None
         return VerdictWord.STALE_ASSIGNMENT
 
     def _renew(self, entries: list[_Entry]) -> None:
-        now = self.broker.listening.now_ms()
+        """Leases start again. Nothing writes to these rows after this: `_rows` has their old leases."""
         rows: list[dict[str, int | float | str | bytes | None]] = [
-            {"id": e.assignment.id, "token": e.assignment.token, "lease_until": now + lease_ms(self.broker, e.job)}
-            for e in entries
+            {"id": entry.assignment.id, "token": entry.assignment.token, "lease_until": lease_until}
+            for entry in entries
+            if entry.assignment.lease_until != (lease_until := self._lease_until(entry.job))
         ]
         if rows:
             self.tx.run_many("renew", rows)
 
+    def _lease_until(self, job: JobRow) -> int:
+        return self._listened + lease_ms(self.broker, job)
+
     def _absent(self) -> None:
         """What the broker thinks the worker has, and it does not list, with evidence that it would."""
         listed = {(held.job, held.attempt) for held in self.said.held}
-        for row in self._held_rows():
+        for job, row in self._rows.reserved():
             if (row.job, row.attempt) in listed or not self._is_evidence(row):
                 continue
             if row.state not in LIVE:
-                self.tx.run("reserve", id=row.id, reserved=0)
-                self.tx.tell(JobReady())
+                self._rows.reserve(row, reserved=False)
+                self.tx.tell(RoomFree(row.worker))
                 continue
-            job = read_job(self.tx, row.job)
-            assert job is not None
             cause = loss(job, row, self.broker.settings.max_losses)
             facts = Facts(
                 now=self.tx.now_ms,
@@ -447,15 +502,13 @@ class _Exchange:
 
     def _entry(self, job: int, attempt: int, token: str) -> _Entry | None:
         """The rows, if this worker holds the right token for them."""
-        row = self.tx.one("assignment_of_job", job=job, attempt=attempt)
-        job_row = read_job(self.tx, job)
-        if row is None or job_row is None or row["token"] != token or row["worker"] != self.worker["id"]:
+        found = self._rows.find(job, attempt)
+        if found is None:
             return None
-        assignment = assignment_row(row)
-        return _Entry(job_row, assignment, standing(job_row, assignment))
-
-    def _held_rows(self) -> list[AssignmentRow]:
-        return [assignment_row(row) for row in self.tx.all("held_by_worker", worker=self.worker["id"])]
+        row, assignment = found
+        if assignment.token != token or assignment.worker != self.worker["id"]:
+            return None
+        return _Entry(row, assignment, standing(row, assignment))
 
     def _revive(self) -> None:
         if self.worker["online"]:
@@ -467,6 +520,7 @@ class _Exchange:
         """Through the one door; the rows as they are now."""
         done = apply(self.tx, entry.job, entry.assignment, cause, facts)
         assert done.assignment is not None
+        self._rows.keep(done.job, done.assignment)
         return _Entry(done.job, done.assignment, entry.standing)
 
     def _verdict(self, kind: str, job: int, attempt: int, word: VerdictWord, *, ended: bool = False) -> Verdict:

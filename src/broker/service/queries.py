@@ -35,7 +35,7 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
         row = tx.one("job_view", job=job)
         if row is None:
             raise output.unknown_job(job)
-        view = views.job(tx, row)
+        view = views.job(tx, row, views.Waiting(tx))
         if detail == "concise":
             return view, [], None
         spec = tx.one("spec_of_job", job=job)
@@ -76,25 +76,34 @@ class Filter:
 async def list_jobs(broker: Broker, wanted: Filter, limit: int, cursor: str | None) -> JobList:
     """A page of jobs, newest first, with counts per state. `cursor` comes from an earlier page."""
     before = BEYOND_ALL_IDS if cursor is None else _cursor(cursor)
-    state = wanted.state.value if wanted.state else None
 
     def fn(tx: Tx) -> JobList:
-        statement = "job_views" if state is None else "job_views_in_state"
-        rows = tx.all(
-            statement,
-            before=before,
-            state=state,
-            project=wanted.project,
-            array=wanted.array,
-            name=wanted.name,
-            limit=limit + 1,
-        )
-        jobs = [views.job(tx, row) for row in rows[:limit]]
+        ids = [row["id"] for row in _page(tx, wanted, before, limit + 1)]
+        waits = views.Waiting(tx)
+        rows = [tx.one("job_view", job=job) for job in ids[:limit]]
+        jobs = [views.job(tx, row, waits) for row in rows if row is not None]
         counts = _counts(tx, wanted)
-        more = str(jobs[-1].id) if len(rows) > limit else None
+        more = str(jobs[-1].id) if len(ids) > limit else None
         return JobList(jobs=jobs, counts=counts, total=_total(tx, wanted, counts), next_cursor=more)
 
     return await broker.store.read(fn)
+
+
+def _page(tx: Tx, wanted: Filter, before: int, limit: int) -> list[Row]:
+    """Ids, newest first, by the index that fits the filter best."""
+    state, project, name = wanted.state.value if wanted.state else None, wanted.project, wanted.name
+    if wanted.array is not None:
+        array = wanted.array
+        return tx.all("page_of_array", array=array, state=state, project=project, name=name, before=before, limit=limit)
+    if name is not None:
+        return tx.all("page_of_name", name=name, state=state, project=project, before=before, limit=limit)
+    if project is not None and state is not None:
+        return tx.all("page_of_project_in_state", project=project, state=state, before=before, limit=limit)
+    if project is not None:
+        return tx.all("page_of_project", project=project, before=before, limit=limit)
+    if state is not None:
+        return tx.all("page_in_state", state=state, before=before, limit=limit)
+    return tx.all("page_of_all", before=before, limit=limit)
 
 
 def _counts(tx: Tx, wanted: Filter) -> dict[str, int]:
@@ -105,11 +114,12 @@ def _counts(tx: Tx, wanted: Filter) -> dict[str, int]:
 
 def _total(tx: Tx, wanted: Filter, counts: dict[str, int]) -> int:
     state = wanted.state.value if wanted.state else None
-    if wanted.name is not None:
-        row = tx.one("count_named", name=wanted.name, state=state, project=wanted.project, array=wanted.array)
+    project, name = wanted.project, wanted.name
+    if wanted.array is not None and (project is not None or name is not None):
+        row = tx.one("count_of_array", array=wanted.array, state=state, project=project, name=name)
         return int(row["n"]) if row else 0
-    if wanted.array is not None and wanted.project is not None:
-        row = tx.one("count_of_array_in_project", array=wanted.array, state=state, project=wanted.project)
+    if wanted.array is None and name is not None:
+        row = tx.one("count_named", name=name, state=state, project=project)
         return int(row["n"]) if row else 0
     return counts.get(state, 0) if state else sum(counts.values())
 
@@ -251,4 +261,4 @@ async def last_event(broker: Broker) -> int:
 
 
 async def list_workers(broker: Broker) -> WorkerList:
-    return await broker.store.read(lambda tx: WorkerList(workers=[views.worker(tx, row) for row in tx.all("workers")]))
+    return await broker.store.read(lambda tx: WorkerList(workers=views.workers(tx)))

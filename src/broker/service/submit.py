@@ -9,8 +9,7 @@ import shlex
 from broker.core.matching import Shape
 from broker.service import views
 from broker.service.context import Broker, Caller
-from broker.service.transition import event
-from broker.service.wake import JobReady
+from broker.service.transition import event, event_of_array, join_line
 from broker.store.contract import Tx, Value
 from broker.wire.events import EventType
 from broker.wire.jobs import JobSpec, Submitted
@@ -26,16 +25,17 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
     """
 
     def fn(tx: Tx) -> Submitted:
-        row = _row(tx, spec, caller.actor)
+        shape, place = _shape(tx, spec), place_of(spec)
+        row = _row(tx, spec, shape, place, caller.actor)
         first = _insert(tx, spec.count, row)
         count = spec.count or 1
         tx.run("count_state", project=spec.project, state=JobState.QUEUED.value, by=count)
-        tx.run("shape_ready", shape=row["shape"], by=count)
-        for job in range(first, first + count):
-            event(tx, EventType.JOB_SUBMITTED, job=job, project=spec.project, actor=caller.actor)
-        tx.tell(JobReady())
-        waiting = views.waiting_for(tx, Shape.of(spec), str(row["place"]))
-        hopeless = waiting if waiting.code in views.WORTH_SAYING_AT_SUBMIT else None
+        join_line(tx, first, shape)  # members have the same priority, and stand behind the first one
+        if spec.count is None:
+            event(tx, EventType.JOB_SUBMITTED, job=first, project=spec.project, actor=caller.actor)
+        else:
+            event_of_array(tx, EventType.JOB_SUBMITTED, first, caller.actor)
+        hopeless = views.hopeless(tx, Shape.of(spec), place)
         if spec.count is None:
             return Submitted(id=first, state=JobState.QUEUED, waiting=hopeless)
         return Submitted(
@@ -45,16 +45,22 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
     return await broker.store.run(fn, admits=True)
 
 
-def _row(tx: Tx, spec: JobSpec, actor: str) -> dict[str, Value]:
+def _shape(tx: Tx, spec: JobSpec) -> int:
+    key = Shape.of(spec).key()
+    known = tx.one("shape_id", key=key)
+    return tx.insert("add_shape", key=key) if known is None else int(known["id"])
+
+
+def _row(tx: Tx, spec: JobSpec, shape: int, place: str, actor: str) -> dict[str, Value]:
     return {
         "spec": tx.insert("add_spec", json=spec.model_dump_json(exclude_none=True)),
-        "shape": tx.insert("shape_id", key=Shape.of(spec).key()),
+        "shape": shape,
         "project": spec.project,
         "name": spec.name,
         "command": _shown(spec),
         "priority": spec.priority,
         "cpus": spec.cpus,
-        "place": place_of(spec),
+        "place": place,
         "policy": spec.on_worker_lost.value,
         "grace_s": spec.checkpoint_grace_s,
         "actor": actor,
@@ -66,7 +72,7 @@ def _insert(tx: Tx, count: int | None, row: dict[str, Value]) -> int:
     first = tx.insert("add_job", **row)
     if count is not None:
         tx.run("make_array_head", id=first)
-        tx.run_many("add_array_member", [{**row, "id": first + n, "array": first, "index": n} for n in range(1, count)])
+        tx.run("add_array_members", array=first, count=count)
     return first
 
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
 from broker.core.states import Cause, Facts, Said, Step, step
-from broker.service.wake import Happened, JobChanged, JobReady
+from broker.service.wake import Happened, JobChanged, JobReady, RoomFree
 from broker.store.contract import Row, Store, Tx, Value
 from broker.wire.events import EventType
 from broker.wire.states import AssignmentState, JobState, OnWorkerLost
 
 T = TypeVar("T")
 MOST_DECISIONS = 5
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+OWNED = (JobState.ASSIGNED, JobState.RUNNING)
 
 
 class LostSwap(Exception):
@@ -47,7 +48,7 @@ def apply(
     if cause is Cause.CLAIM and after is not None:
         new_job = _with_assignment(new_job, after.id)
     _swap_job(tx, job, new_job)
-    _count(tx, job, new_job)
+    _count(tx, job, new_job, after)
     for said in done.events:
         say(tx, said, job=new_job, assignment=after, actor=actor)
     tx.tell(JobChanged(job.id))
@@ -90,9 +91,15 @@ def event(
         worker=worker,
         project=project,
         actor=actor,
-        data=json.dumps(data, separators=(",", ":")) if data else None,
+        data=_compact(data) if data else None,
     )
-    tx.tell(Happened())
+    tx.tell(Happened(job))
+
+
+def event_of_array(tx: Tx, kind: EventType, array: int, actor: str | None) -> None:
+    """The same event for every member of an array, with one statement."""
+    tx.run("add_array_events", at=tx.now_ms, type=kind.value, array=array, actor=actor)
+    tx.tell(Happened(None))
 
 
 async def decide(store: Store, fn: Callable[[Tx], T], *, admits: bool = False) -> T:
@@ -186,7 +193,7 @@ def _stop(row: Row) -> StopRequest | None:
 
 
 def _with_assignment(job: JobRow, assignment: int) -> JobRow:
-    return replace(job, assignment=assignment)
+    return job._replace(assignment=assignment)
 
 
 def _write_assignment(
@@ -209,7 +216,7 @@ def _write_assignment(
             cpus=after.cpus,
             created_at=after.created_at,
         )
-        return replace(after, id=new)
+        return after._replace(id=new)
     if listened is not None:
         _expect_one(tx.run("swap_expired_assignment", **_expired_columns(before, after), listened=listened), after.job)
     else:
@@ -267,6 +274,9 @@ def _expired_columns(before: AssignmentRow, after: AssignmentRow) -> dict[str, V
 
 
 def _swap_job(tx: Tx, before: JobRow, after: JobRow) -> None:
+    if after == before._replace(version=after.version):  # as with an ack; no index has to be written
+        _expect_one(tx.run("touch_job", id=before.id, expected=before.version, version=after.version), before.id)
+        return
     changed = tx.run(
         "swap_job",
         id=before.id,
@@ -294,16 +304,29 @@ def _expect_one(changed: int, job: int) -> None:
         raise LostSwap(f"job {job} changed meanwhile")
 
 
-def _count(tx: Tx, before: JobRow, after: JobRow) -> None:
-    """Keep the counts per state, and the number of ready jobs per shape."""
+def _count(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | None) -> None:
+    """Keep the counts per state and the lines of queued jobs, and tell dispatch what it may look at again."""
     if before.state is after.state:
         return
-    tx.run("count_state", project=before.project, state=before.state.value, by=-1)
-    tx.run("count_state", project=after.project, state=after.state.value, by=1)
+    moved = tx.run("move_count", project=after.project, out_of=before.state.value, into=after.state.value)
+    if moved == 1:  # the first one ever in that state
+        tx.run("count_state", project=after.project, state=after.state.value, by=1)
     if before.state is JobState.QUEUED:
-        tx.run("shape_ready", shape=before.shape, by=-1)
+        leave_line(tx, before.id)
     if after.state is JobState.QUEUED:
-        tx.run("shape_ready", shape=after.shape, by=1)
-    # A job that is queued again wants a worker; one that left a worker may have made room there.
-    if after.state not in (JobState.ASSIGNED, JobState.RUNNING) and before.state is not JobState.QUEUED:
-        tx.tell(JobReady())
+        join_line(tx, after.id, after.shape)
+    if before.state in OWNED and after.state not in OWNED and assignment is not None:
+        tx.tell(RoomFree(assignment.worker))
+
+
+def join_line(tx: Tx, job: int, shape: int) -> None:
+    """This job is queued, and wants a worker."""
+    tx.run("join_line", job=job)
+    tx.tell(JobReady(shape))
+
+
+def leave_line(tx: Tx, job: int) -> None:
+    """This job is not queued any more."""
+    line = tx.one("leave_line", job=job)
+    if line is not None and line["head"] is None:
+        tx.run("close_line", shape=line["shape"], place=line["place"])

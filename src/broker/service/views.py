@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from datetime import UTC, datetime
 
-from broker.core.matching import Machine, Shape, waiting
+from broker.core.matching import Machine, Shape, never, waiting
 from broker.store.contract import Row, Tx
 from broker.wire.events import Event, EventType
 from broker.wire.jobs import Assignment, Job, Reason, Stopping
@@ -13,6 +14,7 @@ from broker.wire.states import AssignmentState, JobState
 from broker.wire.workers import Slots, Worker
 
 # At submit, "it will start in a moment" and "the machine is busy" are no news; these are.
+MOST_RUNNING_SHOWN = 100
 EPOCH = datetime.fromtimestamp(0, UTC)
 WORTH_SAYING_AT_SUBMIT = frozenset({"no_worker", "no_worker_fits", "workers_offline"})
 
@@ -34,25 +36,49 @@ def machines(tx: Tx) -> list[Machine]:
     ]
 
 
-def waiting_for(tx: Tx, shape: Shape, place: str) -> Reason:
-    """Why a queued job of this shape and place waits."""
-    refused = [
-        (row["worker"], Reason(code=row["code"], message=row["message"]))
-        for row in tx.all("refusals_of_place", place=place, now=tx.now_ms)
-    ]
-    return waiting(shape, machines(tx), refused)
+class Waiting:
+    """Why queued jobs wait. Machines and reasons are read once for all jobs of one answer."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self._machines: list[Machine] | None = None
+        self._reasons: dict[tuple[Shape, str], Reason] = {}
+
+    def reason(self, shape: Shape, place: str) -> Reason:
+        if (shape, place) not in self._reasons:
+            self._reasons[shape, place] = self._reason(shape, place)
+        return self._reasons[shape, place]
+
+    def of_job(self, row: Row) -> Reason | None:
+        key = self._tx.one("shape_key", shape=row["shape"])
+        return self.reason(Shape.from_key(key["key"]), row["place"]) if key is not None else None
+
+    def _reason(self, shape: Shape, place: str) -> Reason:
+        if self._machines is None:
+            self._machines = machines(self._tx)
+        refused = [
+            (row["worker"], Reason(code=row["code"], message=row["message"]))
+            for row in self._tx.all("refusals_of_place", place=place, now=self._tx.now_ms)
+        ]
+        return waiting(shape, self._machines, refused)
 
 
-def job(tx: Tx, row: Row) -> Job:
+def hopeless(tx: Tx, shape: Shape, place: str) -> Reason | None:
+    """What is worth saying at submit: that no worker which is there could ever take the job."""
+    for row in tx.all("some_online"):
+        tags = frozenset(json.loads(row["tags"]))
+        if not never(shape, Machine(row["name"], online=True, slots=row["slots"], free=row["slots"], tags=tags)):
+            return None
+    found = Waiting(tx).reason(shape, place)
+    return found if found.code in WORTH_SAYING_AT_SUBMIT else None
+
+
+def job(tx: Tx, row: Row, waits: Waiting) -> Job:
     """The concise view. `log_bytes` is for the caller to add: it lies in files."""
     state = JobState(row["state"])
     stopping = None
     if row["stop_by"] is not None and state in (JobState.ASSIGNED, JobState.RUNNING):
         stopping = Stopping(by=row["stop_by"], why=row["stop_why"], grace_s=row["stop_grace_s"])
-    why_waiting = None
-    if state is JobState.QUEUED:
-        key = tx.one("shape_key", shape=row["shape"])
-        why_waiting = waiting_for(tx, Shape.from_key(key["key"]), row["place"]) if key is not None else None
     return Job(
         id=row["id"],
         state=state,
@@ -65,7 +91,7 @@ def job(tx: Tx, row: Row) -> Job:
         attempt=row["attempt"] or None,
         exit_code=row["exit_code"],
         reason=_reason(row),
-        waiting=why_waiting,
+        waiting=waits.of_job(row) if state is JobState.QUEUED else None,
         stopping=stopping,
         created_at=at(row["created_at"]),
         started_at=at(row["started_at"]),
@@ -94,8 +120,14 @@ def assignment(row: Row, *, listened: int, now_ms: int) -> Assignment:
     )
 
 
-def worker(tx: Tx, row: Row) -> Worker:
-    running = [f"{held['job']}.{held['attempt']}" for held in tx.all("running_on_worker", worker=row["id"])]
+def workers(tx: Tx) -> list[Worker]:
+    running: defaultdict[str, list[str]] = defaultdict(list)
+    for held in tx.all("running_on_workers"):
+        running[held["worker"]].append(f"{held['job']}.{held['attempt']}")
+    return [_worker(row, running[row["id"]][:MOST_RUNNING_SHOWN], tx.now_ms) for row in tx.all("workers")]
+
+
+def _worker(row: Row, running: list[str], now_ms: int) -> Worker:
     return Worker(
         name=row["name"],
         state="online" if row["online"] else "lost",
@@ -104,7 +136,7 @@ def worker(tx: Tx, row: Row) -> Worker:
         slots=Slots(total=row["slots"], used=row["used"] + row["strangers"]),
         tags=json.loads(row["tags"]) or None,
         running=running or None,
-        last_seen_s=max(0.0, round((tx.now_ms - row["last_seen_at"]) / 1000, 1)),
+        last_seen_s=max(0.0, round((now_ms - row["last_seen_at"]) / 1000, 1)),
         supervision=json.loads(row["supervision"]) or None,
     )
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from broker.core.matching import Machine
 from broker.wire.workers import PollAnswer
 
 
@@ -22,7 +24,16 @@ class JobChanged:
 
 @dataclass(frozen=True, slots=True)
 class JobReady:
-    """A job is queued, or room became free: dispatch has something to look at."""
+    """A job of this shape is queued: dispatch looks at this shape for everybody."""
+
+    shape: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoomFree:
+    """Something on this worker is gone: dispatch looks at all shapes for it."""
+
+    worker: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +50,19 @@ class ListVoid:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """An event was written."""
+    """An event was written: of this job, of several, or of none (None)."""
+
+    job: int | None
 
 
 @dataclass(eq=False)
 class Parked:
-    """One parked poll. At most one per worker."""
+    """One parked poll. At most one per worker. `machine` is what the worker registered; what is free on it is not known."""
 
     worker: str
     epoch: int
     accept: bool
-    gone: Callable[[], Awaitable[bool]]
+    machine: Machine
     answer: asyncio.Future[PollAnswer | None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -60,38 +73,68 @@ class Parked:
             self.answer.set_result(answer)
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What dispatch has to look at: `shapes` for all of the polls, and every shape for the polls of `workers`.
+
+    A parked poll was looked at when it came, for all shapes: only what has changed since can give it anything.
+    """
+
+    polls: Sequence[Parked]
+    shapes: frozenset[int]
+    workers: frozenset[str]
+
+
 class Wake:
     def __init__(self) -> None:
         self._parked: dict[str, Parked] = {}
         self._marks: Counter[str] = Counter()
         self._ready = 0
         self._dispatch = asyncio.Event()
+        self._ready_shapes: set[int] = set()
+        self._roomy_workers: set[str] = set()
         self._jobs: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
-        self._anything: set[asyncio.Event] = set()
+        self._events: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
+        self._happened: set[Callable[[], None]] = set()
         self.closed = False
 
     # ---- what the store says
 
     def heard(self, notices: Iterable[object]) -> None:
+        happened = False
         for notice in notices:
             match notice:
+                case Happened(job):
+                    happened = True
+                    self._tell_of_event(job)
                 case JobChanged(job):
                     for event in self._jobs.get(job, ()):
                         event.set()
-                case JobReady():
+                case JobReady(shape):
                     self._ready += 1
+                    self._ready_shapes.add(shape)
                     self._dispatch.set()
+                case RoomFree(worker):
+                    self._ready += 1
+                    if worker in self._parked:
+                        self._look_for(worker)
                 case StopWanted(worker):
                     self._marks[worker] += 1
                     self._let_go(worker)
                 case ListVoid(worker):
                     self._marks[worker] += 1
                     self._let_go(worker)
-                case Happened():
-                    for event in self._anything:
-                        event.set()
                 case _:
                     raise TypeError(f"nobody waits for {notice!r}")
+        if happened:
+            for tell in self._happened:
+                tell()
+
+    def _tell_of_event(self, job: int | None) -> None:
+        watches = self._events.values() if job is None else (self._events.get(job, ()),)
+        for events in watches:
+            for event in events:
+                event.set()
 
     def log_grew(self, job: int) -> None:
         """More output of this job is in the broker's files."""
@@ -111,7 +154,7 @@ class Wake:
             return False
         self._parked[poll.worker] = poll
         if self._ready != mark[1]:
-            self._dispatch.set()
+            self._look_for(poll.worker)
         return True
 
     def unpark(self, poll: Parked) -> None:
@@ -124,14 +167,27 @@ class Wake:
         if older is not None and not older.claiming:
             older.resolve(None)
 
+    def _look_for(self, worker: str) -> None:
+        self._roomy_workers.add(worker)
+        self._dispatch.set()
+
     def _let_go(self, worker: str) -> None:
         self.unpark_worker(worker)
 
-    async def candidates(self) -> list[Parked]:
-        """Wait until dispatch has something to look at; the polls that may claim, longest parked first."""
+    async def look(self) -> Look:
+        """Wait until dispatch has something to look at; the polls are those that may claim, longest parked first."""
         await self._dispatch.wait()
         self._dispatch.clear()
-        return [poll for poll in self._parked.values() if poll.accept]
+        polls = [poll for poll in self._parked.values() if poll.accept]
+        look = Look(polls, frozenset(self._ready_shapes), frozenset(self._roomy_workers))
+        self._ready_shapes.clear()
+        self._roomy_workers.clear()
+        return look
+
+    def not_looked(self, look: Look) -> None:
+        """It could not be looked at: the next look does."""
+        self._ready_shapes |= look.shapes
+        self._roomy_workers |= look.workers
 
     def is_parked(self, poll: Parked) -> bool:
         return self._parked.get(poll.worker) is poll
@@ -141,17 +197,28 @@ class Wake:
     def watch_jobs(self, jobs: Iterable[int]) -> JobWatch:
         return JobWatch(self, tuple(jobs))
 
-    def watch_events(self) -> EventWatch:
-        return EventWatch(self)
+    def watch_events(self, job: int) -> EventWatch:
+        return EventWatch(self, job)
+
+    @contextmanager
+    def on_events(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Call `tell` once after each commit that wrote events, and when the broker closes."""
+        self._happened.add(tell)
+        try:
+            yield
+        finally:
+            self._happened.discard(tell)
 
     def close(self) -> None:
         """Shutdown: everybody who waits looks again, and finds that the broker is closing."""
         self.closed = True
         for worker in list(self._parked):
             self.unpark_worker(worker)
-        for events in [*self._jobs.values(), self._anything]:
+        for events in [*self._jobs.values(), *self._events.values()]:
             for event in events:
                 event.set()
+        for tell in self._happened:
+            tell()
 
 
 class _Watch:
@@ -190,13 +257,18 @@ class JobWatch(_Watch):
 
 
 class EventWatch(_Watch):
-    def __init__(self, wake: Wake) -> None:
+    """Events of one job."""
+
+    def __init__(self, wake: Wake, job: int) -> None:
         super().__init__()
-        self._wake = wake
+        self._wake, self._job = wake, job
 
     def __enter__(self) -> EventWatch:
-        self._wake._anything.add(self._event)
+        self._wake._events[self._job].add(self._event)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._wake._anything.discard(self._event)
+        events = self._wake._events[self._job]
+        events.discard(self._event)
+        if not events:
+            del self._wake._events[self._job]

@@ -20,6 +20,10 @@ T = TypeVar("T")
 
 _WAL_LIMIT_BYTES = 64 << 20
 _STARTING_S = 10.0
+# At most, and only as far as it is used. The writer keeps the inner pages of all indexes, and what one group changes:
+# a page that does not fit is written to the WAL before its time, and read again.
+_WRITER_CACHE_KIB = 24 << 10
+_READER_CACHE_KIB = 6 << 10
 
 # Exactly one connection writes and moves the WAL into the database: SQLite before 3.51.3 can corrupt a database when
 # two do. Hence no automatic checkpoints anywhere.
@@ -68,15 +72,15 @@ def check_place(path: Path) -> None:
 
 
 async def open_writer(path: Path) -> Connection:
-    return await _opened(path, "PRAGMA journal_mode = WAL")
+    return await _opened(path, "PRAGMA journal_mode = WAL", _WRITER_CACHE_KIB)
 
 
 async def open_reader(path: Path) -> Connection:
-    return await _opened(path, "PRAGMA query_only = ON")
+    return await _opened(path, "PRAGMA query_only = ON", _READER_CACHE_KIB)
 
 
-async def _opened(path: Path, own_pragma: str) -> Connection:
-    connection = Connection(partial(_connect, path, own_pragma))
+async def _opened(path: Path, own_pragma: str, cache_kib: int) -> Connection:
+    connection = Connection(partial(_connect, path, own_pragma, cache_kib))
     try:
         await connection
     except BaseException:
@@ -85,14 +89,14 @@ async def _opened(path: Path, own_pragma: str) -> Connection:
     return connection
 
 
-def _connect(path: Path, own_pragma: str) -> sqlite3.Connection:
+def _connect(path: Path, own_pragma: str, cache_kib: int) -> sqlite3.Connection:
     # Made here so that it is never readable by others, not even for a moment; WAL and index inherit its mode.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512)
     try:
-        connection.row_factory = sqlite3.Row
         for pragma in _ALL.strip().splitlines():
             connection.execute(pragma).fetchall()
+        connection.execute(f"PRAGMA cache_size = -{cache_kib}")
         _patiently(connection, own_pragma)
     except BaseException:
         connection.close()

@@ -7,7 +7,7 @@ full disk took its transaction away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from broker.core.storage import StorageError, StorageFailed, StorageFull
@@ -38,7 +38,7 @@ class Row(Protocol):
 
     def __getitem__(self, column: str, /) -> Any: ...
 
-    def keys(self) -> list[str]: ...
+    def keys(self) -> Collection[str]: ...
 
 
 class Tx(Protocol):

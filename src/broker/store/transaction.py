@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from broker.store.contract import ConstraintFailed, Params, Row, StorageError, StorageFailed, StorageFull, Value
 from broker.store.statements import Statements
-
-R = TypeVar("R")
 
 # SQLITE_FULL, and what the file of the WAL's index says when the disk is full: SQLITE_IOERR_SHMSIZE.
 _FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
@@ -47,30 +44,28 @@ class SqliteTx:
         return self._now_ms
 
     def one(self, name: str, /, **params: Value) -> Row | None:
-        rows = self.all(name, **params)
+        rows, _ = self._execute(name, params)
         if len(rows) > 1:
             raise LookupError(f"{name} answered {len(rows)} rows where one was expected")
         return rows[0] if rows else None
 
     def all(self, name: str, /, **params: Value) -> list[Row]:
-        return self._execute(name, lambda cursor, sql: cursor.execute(sql, params).fetchall())
+        rows: list[Row] = [*self._execute(name, params)[0]]
+        return rows
 
     def run(self, name: str, /, **params: Value) -> int:
-        def count(cursor: sqlite3.Cursor, sql: str) -> int:
-            cursor.execute(sql, params).fetchall()  # with RETURNING the count stands only after the last row
-            return cursor.rowcount
-
-        return self._execute(name, count)
+        return self._execute(name, params)[1].rowcount
 
     def insert(self, name: str, /, **params: Value) -> int:
-        def new_id(cursor: sqlite3.Cursor, sql: str) -> int:
-            rows = cursor.execute(sql, params).fetchall()
-            return int(rows[0][0]) if rows else cursor.lastrowid or 0
-
-        return self._execute(name, new_id)
+        rows, cursor = self._execute(name, params)
+        return int(next(iter(rows[0].values()))) if rows else cursor.lastrowid or 0
 
     def run_many(self, name: str, rows: Sequence[Params]) -> int:
-        return self._execute(name, lambda cursor, sql: cursor.executemany(sql, rows).rowcount if rows else 0)
+        sql = self._sql(name)
+        try:
+            return self._connection.executemany(sql, rows).rowcount if rows else 0
+        except (sqlite3.Error, MemoryError) as error:
+            raise self._meaning(error) from error
 
     def tell(self, notice: object) -> None:
         if not self._writes:
@@ -81,22 +76,31 @@ class SqliteTx:
         """The function returned: its `tx` must not be used again."""
         self._over = True
 
-    def _execute(self, name: str, use: Callable[[sqlite3.Cursor, str], R]) -> R:
+    def _execute(self, name: str, params: Params) -> tuple[list[dict[str, Any]], sqlite3.Cursor]:
+        """One statement, run to its end: one left in the middle holds its snapshot, and with RETURNING has no count."""
+        sql = self._sql(name)
+        try:
+            cursor = self._connection.execute(sql, params)
+            rows = cursor.fetchall()
+            if not rows:
+                return [], cursor
+            columns = [column[0] for column in cursor.description]
+            return [dict(zip(columns, row, strict=True)) for row in rows], cursor
+        except (sqlite3.Error, MemoryError) as error:
+            raise self._meaning(error) from error
+
+    def _sql(self, name: str) -> str:
         if self._over:
             raise RuntimeError("this transaction is over; tx lives only as long as its function")
         if self.lost is not None:
             raise self.lost
-        sql = self._statements.sql(name)
-        try:
-            with closing(self._connection.cursor()) as cursor:
-                return use(cursor, sql)
-        except (sqlite3.Error, MemoryError) as error:
-            meaning = translated(error)
-            if not self._connection.in_transaction:
-                # SQLITE_FULL, IOERR and NOMEM undo everything, not only this statement. Without this mark the next
-                # statement would run, and commit, outside any transaction.
-                self.lost = meaning or StorageFailed(str(error))
-                raise self.lost from error
-            if meaning is None:
-                raise
-            raise meaning from error
+        return self._statements.sql(name)
+
+    def _meaning(self, error: sqlite3.Error | MemoryError) -> Exception:
+        meaning = translated(error)
+        if not self._connection.in_transaction:
+            # SQLITE_FULL, IOERR and NOMEM undo everything, not only this statement. Without this mark the next
+            # statement would run, and commit, outside any transaction.
+            self.lost = meaning or StorageFailed(str(error))
+            return self.lost
+        return meaning or error

@@ -14,9 +14,11 @@ SELECT * FROM assignments WHERE job = :job ORDER BY attempt;
 -- All that the broker thinks this worker has, or that still holds resources there.
 SELECT * FROM assignments WHERE worker = :worker AND reserved = 1;
 
--- name: cpus_held
--- What is reserved on a worker.
-SELECT coalesce(sum(cpus), 0) AS cpus FROM assignments WHERE worker = :worker AND reserved = 1;
+-- name: jobs_held_by_worker
+-- The jobs of the same.
+SELECT id, version, state, project, shape, policy, grace_s, attempt, assignment, losses, restarts, lost_assignment,
+  exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at
+FROM jobs WHERE id IN (SELECT job FROM assignments WHERE worker = :worker AND reserved = 1);
 
 -- name: add_assignment
 -- A job is given to a worker.
@@ -62,7 +64,7 @@ WHERE id = :id AND state = 'expired';
 -- name: leases_over
 -- Deliveries whose holder was not heard for a lease.
 SELECT * FROM assignments
-WHERE state IN ('pending', 'acked', 'started') AND lease_until <= :listened
+WHERE reserved = 1 AND lease_until <= :listened AND state IN ('pending', 'acked', 'started')
 ORDER BY lease_until
 LIMIT :limit;
 
@@ -89,10 +91,6 @@ SET code = excluded.code, message = excluded.message, expires_at = excluded.expi
 SELECT workers.name AS worker, refusals.code, refusals.message
 FROM refusals JOIN workers ON workers.id = refusals.worker
 WHERE refusals.place IN (:place, '*') AND refusals.expires_at > :now;
-
--- name: worker_refuses_all
--- Whether a worker asked for a pause.
-SELECT 1 AS refused FROM refusals WHERE worker = :worker AND place = '*' AND expires_at > :now;
 
 -- name: forget_refusals
 -- A new epoch, or time, makes old refusals void.

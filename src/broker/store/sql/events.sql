@@ -3,6 +3,11 @@
 INSERT INTO events (at, type, job, attempt, worker, project, actor, data)
 VALUES (:at, :type, :job, :attempt, :worker, :project, :actor, :data);
 
+-- name: add_array_events
+-- The same happened to every member of an array.
+INSERT INTO events (at, type, job, project, actor)
+SELECT :at, :type, id, project, :actor FROM jobs WHERE array_id = :array ORDER BY array_index;
+
 -- name: events
 -- What happened after a point, in order. Null parameters do not filter.
 SELECT * FROM events
@@ -13,6 +18,10 @@ WHERE seq > :since
   AND (:actor IS NULL OR actor = :actor)
 ORDER BY seq
 LIMIT :limit;
+
+-- name: events_between
+-- All that happened after a point, up to another.
+SELECT * FROM events WHERE seq > :since AND seq <= :until ORDER BY seq;
 
 -- name: events_of_job
 -- What happened to one job.

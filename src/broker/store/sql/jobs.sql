@@ -9,27 +9,61 @@ FROM jobs JOIN specs ON specs.id = jobs.spec
 WHERE jobs.id = :job;
 
 -- name: shape_id
--- The row of these requirements, made if it is new.
-INSERT INTO shapes (key) VALUES (:key)
-ON CONFLICT (key) DO UPDATE SET key = excluded.key
-RETURNING id;
+-- The row of these requirements.
+SELECT id FROM shapes WHERE key = :key;
+
+-- name: add_shape
+-- Requirements that no job had before.
+INSERT INTO shapes (key) VALUES (:key) RETURNING id;
 
 -- name: shape_key
 -- The requirements of one shape.
 SELECT key FROM shapes WHERE id = :shape;
 
 -- name: ready_shapes
--- Shapes with queued jobs: all that dispatch has to look at.
-SELECT id, key, ready FROM shapes WHERE ready > 0;
+-- Requirements with queued jobs: all that dispatch has to look at, found line by line, without the other shapes.
+WITH RECURSIVE ready (shape) AS (
+  SELECT min(shape) FROM lines
+  UNION ALL
+  SELECT (SELECT min(lines.shape) FROM lines WHERE lines.shape > ready.shape) FROM ready WHERE ready.shape IS NOT NULL
+)
+SELECT shapes.id, shapes.key FROM ready JOIN shapes ON shapes.id = ready.shape;
 
--- name: shape_ready
--- More, or fewer, queued jobs of a shape.
-UPDATE shapes SET ready = ready + :by WHERE id = :shape;
+-- name: ready_shape
+-- The same of one shape: its requirements, if it has queued jobs.
+SELECT id, key FROM shapes WHERE id = :shape AND EXISTS (SELECT 1 FROM lines WHERE lines.shape = shapes.id);
+
+-- name: join_line
+-- A queued job stands in the line of its shape and place: at its head, if it comes before who stands there.
+INSERT INTO lines (shape, place, priority, head)
+SELECT shape, place, priority, id FROM jobs WHERE id = :job
+ON CONFLICT (shape, place) DO UPDATE SET priority = excluded.priority, head = excluded.head
+WHERE excluded.priority > lines.priority OR (excluded.priority = lines.priority AND excluded.head < lines.head);
+
+-- name: leave_line
+-- A job left the queue: the next one is the head of its line, if it was this one.
+UPDATE lines SET (priority, head) = (
+  SELECT jobs.priority, jobs.id FROM jobs
+  WHERE jobs.shape = lines.shape AND jobs.place = lines.place AND jobs.state = 'queued'
+  ORDER BY jobs.priority DESC, jobs.id
+  LIMIT 1
+)
+WHERE head = :job
+RETURNING shape, place, head;
+
+-- name: close_line
+-- Nobody stands in this line.
+DELETE FROM lines WHERE shape = :shape AND place = :place AND head IS NULL;
+
+-- name: move_count
+-- One job of a project fewer in a state, and one more in another.
+UPDATE counts SET n = n + CASE state WHEN :into THEN 1 ELSE -1 END
+WHERE project = :project AND state IN (:out_of, :into);
 
 -- name: count_state
--- More, or fewer, jobs of a project in a state.
-INSERT INTO counts (project, state, n) VALUES (:project, :state, max(0, :by))
-ON CONFLICT (project, state) DO UPDATE SET n = n + :by;
+-- More jobs of a project in a state.
+INSERT INTO counts (project, state, n) VALUES (:project, :state, :by)
+ON CONFLICT (project, state) DO UPDATE SET n = n + excluded.n;
 
 -- name: counts
 -- Jobs per state, of one project or of all.
@@ -52,16 +86,22 @@ VALUES (
 )
 RETURNING id;
 
--- name: add_array_member
--- A member of an array whose first id is known.
+-- name: add_array_members
+-- The other members of an array, like its first one in all but id and index.
+WITH RECURSIVE members (n) AS (
+  SELECT 1 WHERE :count > 1
+  UNION ALL
+  SELECT n + 1 FROM members WHERE n + 1 < :count
+)
 INSERT INTO jobs (
   id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, actor,
   array_id, array_index, created_at, queued_at
 )
-VALUES (
-  :id, 'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :actor,
-  :array, :index, :now, :now
-);
+SELECT jobs.id + members.n, jobs.state, jobs.spec, jobs.shape, jobs.project, jobs.name, jobs.command, jobs.priority,
+  jobs.cpus, jobs.place, jobs.policy, jobs.grace_s, jobs.actor, jobs.id, members.n, jobs.created_at, jobs.queued_at
+FROM members CROSS JOIN jobs
+WHERE jobs.id = :array
+ORDER BY members.n;
 
 -- name: make_array_head
 -- The first member gives the array its id.
@@ -81,15 +121,19 @@ UPDATE jobs SET
   reason = :reason, queued_at = :queued_at, started_at = :started_at, ended_at = :ended_at
 WHERE id = :id AND version = :expected AND state = :expected_state;
 
+-- name: touch_job
+-- Something about a job changed that is not in its own row.
+UPDATE jobs SET version = :version WHERE id = :id AND version = :expected;
+
 -- name: head_of_shape
--- The next job of a shape that this worker did not refuse.
-SELECT id, priority FROM jobs
-WHERE shape = :shape AND state = 'queued'
+-- The next job of a shape that this worker did not refuse: the best head of its lines, however long those are.
+SELECT head AS id, priority FROM lines
+WHERE shape = :shape
   AND NOT EXISTS (
     SELECT 1 FROM refusals
-    WHERE refusals.worker = :worker AND refusals.place = jobs.place AND refusals.expires_at > :now
+    WHERE refusals.worker = :worker AND refusals.place = lines.place AND refusals.expires_at > :now
   )
-ORDER BY priority DESC, id
+ORDER BY priority DESC, head
 LIMIT 1;
 
 -- name: job_view
@@ -100,47 +144,55 @@ SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, j
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id = :job;
 
--- name: job_views
--- A page of jobs, newest first. Null parameters do not filter.
-SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
-  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at,
-  a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s
-FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
-WHERE jobs.id < :before
-  AND (:state IS NULL OR jobs.state = :state)
-  AND (:project IS NULL OR jobs.project = :project)
-  AND (:array IS NULL OR jobs.array_id = :array)
-  AND (:name IS NULL OR jobs.name = :name)
-ORDER BY jobs.id DESC
+-- name: page_of_all
+-- A page of ids, newest first; the same for each way to ask, so that each has its index.
+SELECT id FROM jobs WHERE id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: page_in_state
+-- Jobs in one state: few run among many that ended.
+SELECT id FROM jobs WHERE state = :state AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: page_of_project
+-- Jobs of one project.
+SELECT id FROM jobs WHERE project = :project AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: page_of_project_in_state
+-- Jobs of one project in one state.
+SELECT id FROM jobs WHERE project = :project AND state = :state AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: page_of_name
+-- Jobs of one name. Null parameters do not filter: here and below, what they ask about stands in the index too.
+SELECT id FROM jobs INDEXED BY jobs_by_name
+WHERE name = :name AND id < :before
+  AND (:state IS NULL OR state = :state)
+  AND (:project IS NULL OR project = :project)
+ORDER BY id DESC
 LIMIT :limit;
 
--- name: job_views_in_state
--- The same for one state, through its index: few jobs run among many that ended.
-SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
-  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at,
-  a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s
-FROM jobs INDEXED BY jobs_by_state LEFT JOIN assignments AS a ON a.id = jobs.assignment
-WHERE jobs.state = :state AND jobs.id < :before
-  AND (:project IS NULL OR jobs.project = :project)
-  AND (:array IS NULL OR jobs.array_id = :array)
-  AND (:name IS NULL OR jobs.name = :name)
-ORDER BY jobs.id DESC
+-- name: page_of_array
+-- Members of one array; there are 10,000 at most.
+SELECT id FROM jobs INDEXED BY jobs_by_array
+WHERE array_id = :array AND id < :before
+  AND (:state IS NULL OR state = :state)
+  AND (:project IS NULL OR project = :project)
+  AND (:name IS NULL OR name = :name)
+ORDER BY array_index DESC
 LIMIT :limit;
 
 -- name: count_named
--- How many jobs a filter with a name matches.
-SELECT count(*) AS n FROM jobs
+-- How many jobs of a name a filter matches.
+SELECT count(*) AS n FROM jobs INDEXED BY jobs_by_name
 WHERE name = :name
   AND (:state IS NULL OR state = :state)
-  AND (:project IS NULL OR project = :project)
-  AND (:array IS NULL OR array_id = :array);
+  AND (:project IS NULL OR project = :project);
 
--- name: count_of_array_in_project
+-- name: count_of_array
 -- How many members of an array a filter matches.
-SELECT count(*) AS n FROM jobs
+SELECT count(*) AS n FROM jobs INDEXED BY jobs_by_array
 WHERE array_id = :array
   AND (:state IS NULL OR state = :state)
-  AND (:project IS NULL OR project = :project);
+  AND (:project IS NULL OR project = :project)
+  AND (:name IS NULL OR name = :name);
 
 -- name: jobs_of_array
 -- The ids of an array's members.

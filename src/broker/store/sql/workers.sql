@@ -2,6 +2,19 @@
 -- One worker.
 SELECT * FROM workers WHERE id = :worker;
 
+-- name: claimant
+-- One worker that may be given jobs: what is reserved on it, and whether it asked for a pause.
+SELECT workers.*, (
+    SELECT coalesce(sum(a.cpus), 0) FROM assignments AS a WHERE a.worker = workers.id AND a.reserved = 1
+  ) AS used, EXISTS (
+    SELECT 1 FROM refusals AS r WHERE r.worker = workers.id AND r.place = '*' AND r.expires_at > :now
+  ) AS paused
+FROM workers WHERE id = :worker;
+
+-- name: some_online
+-- A few workers that are there: most jobs fit one of them.
+SELECT name, online, slots, tags FROM workers WHERE online = 1 LIMIT 8;
+
 -- name: workers
 -- All workers, with what is reserved on each.
 SELECT workers.*, (
@@ -10,9 +23,9 @@ SELECT workers.*, (
 FROM workers
 ORDER BY name, registered_at;
 
--- name: running_on_worker
--- The deliveries that hold resources on a worker.
-SELECT job, attempt FROM assignments WHERE worker = :worker AND reserved = 1 ORDER BY job, attempt LIMIT 100;
+-- name: running_on_workers
+-- The deliveries that hold resources, on all workers.
+SELECT worker, job, attempt FROM assignments WHERE reserved = 1 ORDER BY worker, job, attempt;
 
 -- name: live_worker_of_name
 -- Who answers to this name now.
