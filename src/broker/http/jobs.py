@@ -8,9 +8,9 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from broker.http import surface
-from broker.http.parameters import MOST_ID, MOST_OFFSET, Id, OptionalAttempt, The, Who
+from broker.http.parameters import MOST_OFFSET, Id, OptionalAttempt, The, Who
 from broker.service import cancel, output, queries, submit
-from broker.wire.jobs import CancelAnswer, CancelRequest, Job, JobList, JobSpec, Name, Submitted, Waited
+from broker.wire.jobs import MOST_ID, CancelAnswer, CancelRequest, Job, JobList, JobSpec, Name, Submitted, Waited
 from broker.wire.states import JobState, Scope
 
 router = APIRouter(prefix="/v1", tags=["jobs"])

@@ -21,7 +21,8 @@ from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import LIVE, Cause, Facts, Illegal
 from broker.service import dispatch
 from broker.service.context import Broker, Caller
-from broker.service.transition import apply, assignment_row, decide, event, read_job
+from broker.service.rows import assignment_row, read_job
+from broker.service.transition import apply, decide, event
 from broker.service.wake import JobReady, ListVoid, Parked
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType

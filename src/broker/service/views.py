@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+from broker.core.graph import Parent
 from broker.core.matching import Machine, Shape, waiting
 from broker.store.contract import Row, Tx
 from broker.wire.events import Event, EventType
@@ -14,7 +15,7 @@ from broker.wire.workers import Slots, Worker
 
 # At submit, "it will start in a moment" and "the machine is busy" are no news; these are.
 EPOCH = datetime.fromtimestamp(0, UTC)
-WORTH_SAYING_AT_SUBMIT = frozenset({"no_worker", "no_worker_fits", "workers_offline"})
+WORTH_SAYING_AT_SUBMIT = frozenset({"no_worker", "no_worker_fits", "workers_offline", "dependencies"})
 
 
 def at(ms: int | None) -> datetime | None:
@@ -34,8 +35,10 @@ def machines(tx: Tx) -> list[Machine]:
     ]
 
 
-def waiting_for(tx: Tx, shape: Shape, place: str) -> Reason:
-    """Why a queued job of this shape and place waits."""
+def waiting_for(tx: Tx, shape: Shape, place: str, parent: Parent | None = None) -> Reason:
+    """Why a queued job of this shape and place waits. `parent`: the first job that it still depends on."""
+    if parent is not None:
+        return Reason(code="dependencies", message=f"waits for job {parent.id}, which is {parent.state}")
     refused = [
         (row["worker"], Reason(code=row["code"], message=row["message"]))
         for row in tx.all("refusals_of_place", place=place, now=tx.now_ms)
@@ -52,7 +55,9 @@ def job(tx: Tx, row: Row) -> Job:
     why_waiting = None
     if state is JobState.QUEUED:
         key = tx.one("shape_key", shape=row["shape"])
-        why_waiting = waiting_for(tx, Shape.from_key(key["key"]), row["place"]) if key is not None else None
+        open_parent = tx.one("open_parent", child=row["id"]) if row["blocked"] else None
+        parent = Parent(open_parent["id"], JobState(open_parent["state"])) if open_parent is not None else None
+        why_waiting = waiting_for(tx, Shape.from_key(key["key"]), row["place"], parent) if key is not None else None
     return Job(
         id=row["id"],
         state=state,

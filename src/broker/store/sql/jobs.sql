@@ -45,22 +45,24 @@ SELECT state, count(*) AS n FROM jobs WHERE array_id = :array GROUP BY state;
 -- name: add_job
 -- A job is accepted.
 INSERT INTO jobs (
-  state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, actor, created_at, queued_at
+  state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, actor, blocked,
+  dependency_policy, created_at, queued_at
 )
 VALUES (
-  'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :actor, :now, :now
+  'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :actor, :blocked,
+  :dependency_policy, :now, :now
 )
 RETURNING id;
 
 -- name: add_array_member
 -- A member of an array whose first id is known.
 INSERT INTO jobs (
-  id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, actor,
-  array_id, array_index, created_at, queued_at
+  id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, actor, blocked,
+  dependency_policy, array_id, array_index, created_at, queued_at
 )
 VALUES (
-  :id, 'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :actor,
-  :array, :index, :now, :now
+  :id, 'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :actor, :blocked,
+  :dependency_policy, :array, :index, :now, :now
 );
 
 -- name: make_array_head
@@ -70,21 +72,21 @@ UPDATE jobs SET array_id = id, array_index = 0 WHERE id = :id;
 -- name: job
 -- The lifecycle truth of one job.
 SELECT id, version, state, project, shape, policy, grace_s, attempt, assignment, losses, restarts, lost_assignment,
-  exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at
+  blocked, dependency_policy, cascaded_by, exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at
 FROM jobs WHERE id = :job;
 
 -- name: swap_job
 -- Write a job's new state, if it is still what was read.
 UPDATE jobs SET
   version = :version, state = :state, attempt = :attempt, assignment = :assignment, losses = :losses,
-  restarts = :restarts, lost_assignment = :lost_assignment, exit_code = :exit_code, reason_code = :reason_code,
+  restarts = :restarts, lost_assignment = :lost_assignment, blocked = :blocked, cascaded_by = :cascaded_by, exit_code = :exit_code, reason_code = :reason_code,
   reason = :reason, queued_at = :queued_at, started_at = :started_at, ended_at = :ended_at
 WHERE id = :id AND version = :expected AND state = :expected_state;
 
 -- name: head_of_shape
 -- The next job of a shape that this worker did not refuse.
 SELECT id, priority FROM jobs
-WHERE shape = :shape AND state = 'queued'
+WHERE shape = :shape AND state = 'queued' AND blocked = 0
   AND NOT EXISTS (
     SELECT 1 FROM refusals
     WHERE refusals.worker = :worker AND refusals.place = jobs.place AND refusals.expires_at > :now
@@ -95,7 +97,7 @@ LIMIT 1;
 -- name: job_view
 -- What anyone may see of one job.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
-  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at,
+  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
   a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id = :job;
@@ -103,7 +105,7 @@ WHERE jobs.id = :job;
 -- name: job_views
 -- A page of jobs, newest first. Null parameters do not filter.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
-  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at,
+  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
   a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id < :before
@@ -117,7 +119,7 @@ LIMIT :limit;
 -- name: job_views_in_state
 -- The same for one state, through its index: few jobs run among many that ended.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
-  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at,
+  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
   a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s
 FROM jobs INDEXED BY jobs_by_state LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.state = :state AND jobs.id < :before
@@ -155,3 +157,12 @@ ORDER BY id;
 -- name: job_owner
 -- Whose job it is, and how it stands.
 SELECT id, actor, state FROM jobs WHERE id = :job;
+
+-- name: forget_cascade
+-- A person cancelled it too: no resurrection of a parent may bring it back.
+UPDATE jobs SET cascaded_by = NULL WHERE id = :job AND state = 'cancelled';
+
+-- name: set_blocked
+-- A queued job becomes ready for dispatch, or waits for others again.
+UPDATE jobs SET blocked = :blocked, version = version + 1
+WHERE id = :id AND version = :expected AND state = 'queued';
