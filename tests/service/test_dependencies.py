@@ -36,6 +36,7 @@ async def end(bench, job: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
+@pytest.mark.guarantee("G24")
 async def test_a_chain_is_decided_by_every_way_in_which_its_first_job_can_end(bench, how: str) -> None:
     first = await bench.submit(on_worker_lost="orphan")
     second = await bench.submit(depends_on=[first])
@@ -142,6 +143,7 @@ async def test_a_long_chain_falls_in_one_piece(bench) -> None:
     assert (await bench.client.job_list()).counts == {"cancelled": 301}
 
 
+@pytest.mark.guarantee("G24")
 async def test_children_of_a_resurrected_parent_wait_again_and_grandchildren_too(bench) -> None:
     parent = await bench.submit(on_worker_lost="orphan")
     child = await bench.submit(depends_on=[parent])
@@ -187,6 +189,7 @@ async def test_what_a_person_also_cancelled_does_not_come_back(bench) -> None:
     assert await bench.state(child) == "cancelled"
 
 
+@pytest.mark.guarantee("G24")
 async def test_what_another_failed_parent_forbids_does_not_come_back(bench) -> None:
     parent = await bench.submit(on_worker_lost="orphan")
     other = await bench.submit(worker="elsewhere")
@@ -229,6 +232,7 @@ async def test_a_child_that_has_started_stays(bench) -> None:
 
 
 @pytest.mark.parametrize("rounds", [60])
+@pytest.mark.guarantee("G24")
 async def test_a_child_submitted_while_its_parent_fails_is_refused_or_cancelled_never_stranded(
     bench, rounds: int
 ) -> None:
