@@ -223,7 +223,8 @@ class BrokerClient:
         body: BaseModel | None = None,
         answer_s: float = ANSWER_S,
     ) -> M:
-        content = body.model_dump_json(exclude_none=True).encode() if body is not None else None
+        # Only what was said: an older broker refuses a field that it does not know, even with its default.
+        content = body.model_dump_json(exclude_none=True, exclude_unset=True).encode() if body is not None else None
         headers = {"Content-Type": "application/json"} if body is not None else {}
         answer = await self._answer(method, path, query=query, headers=headers, content=content, answer_s=answer_s)
         return _parsed(model, answer)

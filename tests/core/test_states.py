@@ -36,6 +36,8 @@ EXPECTED: dict[Cause, tuple[list[J], list[A | None], J | None, A | None]] = {
     Cause.LATE_SUCCEED: ([J.ORPHANED, J.QUEUED], [A.EXPIRED], J.COMPLETED, A.SUCCEEDED),
     Cause.LATE_FAIL: ([J.ORPHANED, J.QUEUED], [A.EXPIRED], J.FAILED, A.FAILED),
     Cause.LATE_NEVER_EXECUTED: ([J.ORPHANED, J.QUEUED], [A.EXPIRED], J.QUEUED, A.EXPIRED),
+    Cause.CASCADE: ([J.QUEUED], [None], J.CANCELLED, None),
+    Cause.UNCANCEL: ([J.CANCELLED], [None], J.QUEUED, None),
 }
 
 
@@ -45,7 +47,7 @@ ALL_PAIRS = list(itertools.product(Cause, J, [None, *A]))
 @pytest.mark.parametrize(("cause", "state", "delivery"), ALL_PAIRS)
 @pytest.mark.guarantee("G2")
 def test_each_pair_of_states_and_cause_is_as_specified(cause: Cause, state: J, delivery: A | None) -> None:
-    before = job(state, lost=cause in BY_THE_HOLDER)
+    before = job(state, lost=cause in BY_THE_HOLDER, cascaded=cause is Cause.UNCANCEL)
     held = assignment(delivery) if delivery is not None else None
     froms, deliveries, to, delivery_to = EXPECTED[cause]
 
@@ -151,3 +153,18 @@ def _legal(cause: Cause):
     froms, deliveries, _, _ = EXPECTED[cause]
     held = assignment(deliveries[-1]) if deliveries[-1] is not None else None
     return step(job(froms[0], lost=cause in BY_THE_HOLDER), held, cause, FACTS)
+
+
+def test_a_blocked_job_is_never_given_to_a_worker() -> None:
+    with pytest.raises(Illegal):
+        step(job(J.QUEUED)._replace(blocked=1), None, Cause.CLAIM, FACTS)
+
+
+def test_a_job_comes_back_only_if_nothing_but_a_parent_had_cancelled_it() -> None:
+    cancelled = step(job(J.QUEUED), None, Cause.CASCADE, replace(FACTS, parent=3)).job
+    back = step(cancelled, None, Cause.UNCANCEL, replace(FACTS, blocked=2)).job
+
+    assert cancelled.cascaded_by == 3
+    assert (back.state, back.blocked, back.cascaded_by, back.queued_at) == (J.QUEUED, 2, None, FACTS.now)
+    with pytest.raises(Illegal):
+        step(job(J.CANCELLED), None, Cause.UNCANCEL, FACTS)

@@ -119,7 +119,7 @@ async def test_an_id_that_is_none_is_refused(site, job: str) -> None:
         ("/v1/jobs/wait?job=999", "unknown_job"),
         ("/v1/jobs/wait?array=999", "unknown_job"),
         ("/v1/jobs/wait", "invalid_request"),
-        ("/v1/jobs/wait?job=1&timeout_s=41", "invalid_request"),
+        ("/v1/jobs/wait?job=1&timeout_s=-1", "invalid_request"),
         ("/v1/jobs/1/log?attempt=9", "unknown_attempt"),
         ("/v1/jobs/1/log?grep=(", "invalid_request"),
         ("/v1/jobs/1/log?tail=5&head=5", "invalid_request"),

@@ -8,11 +8,13 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import broker
 from broker.client import BrokerClient, Unreachable
 from broker.wire.events import EventType
 from broker.wire.jobs import Job, JobSpec
 from broker.wire.workers import Worker
 from support.processes import kill_all
+from support.requirements import ROOT
 from support.waiting import eventually, eventually_sync
 
 
@@ -28,6 +30,8 @@ class Fleet:
     settings: dict[str, str] = field(default_factory=dict)
     broker: subprocess.Popen[bytes] | None = None
     workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    within: dict[str, list[str]] = field(default_factory=dict)
+    """Process name → words before its command: `broker` and each worker may live in a namespace of its own."""
     _starts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -122,7 +126,7 @@ class Fleet:
         environ |= {f"JOBD_{key.upper()}": value for key, value in values.items()}
         with (self.directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-I", "-m", module, *words],
+                [*self.within.get(name, []), *_command(module, *words)],
                 env=environ,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -130,6 +134,15 @@ class Fleet:
                 stderr=log,
                 start_new_session=True,
             )
+
+
+def _command(module: str, *words: str) -> list[str]:
+    """Run a module of the very code that this test has imported: of a copy with a planted bug, too."""
+    source = Path(broker.__file__).parents[1]
+    if source == ROOT / "src":
+        return [sys.executable, "-I", "-m", module, *words]
+    program = f"import runpy, sys; sys.path.insert(0, {str(source)!r}); runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return [sys.executable, "-I", "-c", program, *words]
 
 
 async def submit(client: BrokerClient, command: str, **fields: object) -> int:

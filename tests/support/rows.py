@@ -5,8 +5,8 @@ from __future__ import annotations
 from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
 from broker.core.states import Claimed, Facts
 from broker.wire.states import AssignmentState as A
+from broker.wire.states import DependencyPolicy, OnWorkerLost
 from broker.wire.states import JobState as J
-from broker.wire.states import OnWorkerLost
 
 STOP = StopRequest(id="s1", kind=StopKind.CANCEL, by="ann", why="enough", grace_s=5, at=90, early=False)
 CLAIMED = Claimed(worker="w", worker_name="w1", epoch=1, token="t2", lease_until=700, answer=3, cpus=1)
@@ -15,7 +15,7 @@ FACTS = Facts(
 )
 
 
-def job(state: J, *, lost: bool = False) -> JobRow:
+def job(state: J, *, lost: bool = False, cascaded: bool = False) -> JobRow:
     return JobRow(
         id=7,
         version=4,
@@ -29,6 +29,9 @@ def job(state: J, *, lost: bool = False) -> JobRow:
         losses=1 if lost else 0,
         restarts=1,
         lost_assignment=11 if lost else None,
+        blocked=0,
+        dependency_policy=DependencyPolicy.SUCCESS,
+        cascaded_by=3 if cascaded else None,
         exit_code=None,
         reason_code=None,
         reason=None,

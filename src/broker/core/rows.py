@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from broker.wire.states import AssignmentState, JobState, OnWorkerLost
+from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnWorkerLost
 
 
 class StopKind(StrEnum):
@@ -44,6 +44,9 @@ class JobRow(NamedTuple):
     losses: int
     restarts: int  # how often a process of this job was started
     lost_assignment: int | None  # orphaned, or queued, by the loss of this one
+    blocked: int  # how many jobs it still waits for
+    dependency_policy: DependencyPolicy
+    cascaded_by: int | None  # cancelled by the end of this parent, and by nothing else
     exit_code: int | None
     reason_code: str | None
     reason: str | None

@@ -38,6 +38,8 @@ class Cause(StrEnum):
     LATE_SUCCEED = "late_succeed"
     LATE_FAIL = "late_fail"
     LATE_NEVER_EXECUTED = "late_never_executed"
+    CASCADE = "cascade"
+    UNCANCEL = "uncancel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +145,21 @@ TABLE: Mapping[Cause, Rule] = {
     Cause.LATE_NEVER_EXECUTED: _rule(
         _LOST, J.QUEUED, {A.EXPIRED}, None, E.JOB_REQUEUED, "its holder proved, late, that nothing was executed"
     ),
+    Cause.CASCADE: _rule({J.QUEUED}, J.CANCELLED, set(), None, E.JOB_CANCELLED, "a parent's end forbids its start"),
+    Cause.UNCANCEL: _rule(
+        {J.CANCELLED}, J.QUEUED, set(), None, E.JOB_UNCANCELLED, "the parent whose end had cancelled it came back"
+    ),
 }
 
 # A loss can be undone by its holder; that is no way out of a terminal state for anyone else.
 BY_THE_HOLDER = frozenset({Cause.RESURRECT, Cause.LATE_SUCCEED, Cause.LATE_FAIL, Cause.LATE_NEVER_EXECUTED})
+# What only such a return can bring about is no way out either.
+UNDOING = BY_THE_HOLDER | {Cause.UNCANCEL}
 TERMINAL = frozenset(J) - frozenset(
-    state for cause, rule in TABLE.items() if cause not in BY_THE_HOLDER for state in rule.job_from
+    state for cause, rule in TABLE.items() if cause not in UNDOING for state in rule.job_from
 )
 ASSIGNMENT_OVER = frozenset(A) - frozenset(
-    state for cause, rule in TABLE.items() if cause not in BY_THE_HOLDER for state in rule.assignment_from
+    state for cause, rule in TABLE.items() if cause not in UNDOING for state in rule.assignment_from
 )
 LIVE = frozenset(A) - ASSIGNMENT_OVER
 
@@ -191,6 +199,8 @@ class Facts:
     shim: str | None = None
     lease_until: int | None = None
     stop: StopRequest | None = None
+    parent: int | None = None
+    blocked: int = 0
     exit_code: int | None = None
     signal: str | None = None
     reason_code: str | None = None
@@ -211,9 +221,12 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """The rows after a transition. `spread`: other jobs may have changed with it."""
+
     job: JobRow
     assignment: AssignmentRow | None
     events: tuple[Said, ...]
+    spread: bool = False
 
 
 def allowed(cause: Cause, job: JobRow, assignment: AssignmentRow | None) -> bool:
@@ -222,7 +235,7 @@ def allowed(cause: Cause, job: JobRow, assignment: AssignmentRow | None) -> bool
     if job.state not in rule.job_from:
         return False
     if not rule.assignment_from:
-        return assignment is None
+        return assignment is None and _may_unaided(cause, job)
     if assignment is None or assignment.state not in rule.assignment_from or assignment.job != job.id:
         return False
     if cause is Cause.RESURRECT and assignment.final_size is not None:
@@ -230,6 +243,15 @@ def allowed(cause: Cause, job: JobRow, assignment: AssignmentRow | None) -> bool
     if cause in BY_THE_HOLDER:
         return job.lost_assignment == assignment.id
     return assignment.id == job.assignment
+
+
+def _may_unaided(cause: Cause, job: JobRow) -> bool:
+    """What a cause without an assignment asks of the job besides its state."""
+    if cause is Cause.CLAIM:
+        return job.blocked == 0
+    if cause is Cause.UNCANCEL:
+        return job.cascaded_by is not None
+    return True
 
 
 def step(job: JobRow, assignment: AssignmentRow | None, cause: Cause, facts: Facts) -> Step:
@@ -355,6 +377,10 @@ def _job_changes(job: JobRow, assignment: AssignmentRow | None, cause: Cause, fa
                 "reason_code": None,
                 "reason": None,
             }
+        case Cause.CASCADE:
+            return _ended(job, assignment, facts) | {"cascaded_by": facts.parent}
+        case Cause.UNCANCEL:
+            return _queued(facts) | {"cascaded_by": None, "blocked": facts.blocked}
         case Cause.LATE_NEVER_EXECUTED:
             return _queued(facts) | {"losses": max(0, job.losses - 1)}
         case Cause.REFUSE | Cause.PENDING_EXPIRED | Cause.NEVER_EXECUTED:

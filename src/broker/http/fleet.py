@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Query, Request
 
 from broker.http import surface
-from broker.http.parameters import MOST_ID, MOST_OFFSET, Attempt, Id, The, Who, WorkerId
+from broker.http.parameters import MOST_OFFSET, Attempt, Id, The, Who, WorkerId
 from broker.service import exchange, output, queries
 from broker.wire.events import EventList, EventType
-from broker.wire.jobs import Name
+from broker.wire.jobs import MOST_ID, Name
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import Scope
 from broker.wire.workers import (

@@ -8,14 +8,15 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from broker.http import surface
-from broker.http.parameters import MOST_ID, MOST_OFFSET, Id, OptionalAttempt, The, Who
+from broker.http.parameters import MOST_OFFSET, Id, OptionalAttempt, The, Who
 from broker.service import cancel, output, queries, submit
-from broker.wire.jobs import CancelAnswer, CancelRequest, Job, JobList, JobSpec, Name, Submitted, Waited
+from broker.wire.jobs import MOST_ID, CancelAnswer, CancelRequest, Job, JobList, JobSpec, Name, Submitted, Waited
 from broker.wire.states import JobState, Scope
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
 MOST_RAW = 8 << 20
+LONGEST_WAIT_S = 40  # clients give up on a call after 45 to 60 s
 
 
 @router.post("/jobs", openapi_extra=surface.tool(Scope.SUBMIT), response_model_exclude_none=True, status_code=201)
@@ -47,10 +48,10 @@ async def job_wait(
     ] = None,
     array: Annotated[int | None, Query(ge=1, le=MOST_ID, description="All members.")] = None,
     mode: Annotated[Literal["all", "any"], Query()] = "all",
-    timeout_s: Annotated[float, Query(ge=0, le=40, description="Not done by then: call again.")] = 40,
+    timeout_s: Annotated[float, Query(ge=0, le=86_400, description="At most 40 are waited; then call again.")] = 40,
 ) -> Waited:
     """Wait until jobs end; their ends with the last lines. Leaving never cancels them."""
-    return await queries.wait(broker, job or [], array, mode, timeout_s, request.is_disconnected)
+    return await queries.wait(broker, job or [], array, mode, min(timeout_s, LONGEST_WAIT_S), request.is_disconnected)
 
 
 @router.get("/jobs/{job}", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model_exclude_none=True)

@@ -8,9 +8,8 @@ from fastapi import Depends, Path, Query, Request
 
 from broker.http.auth import caller
 from broker.service.context import Broker, Caller
+from broker.wire.jobs import MOST_ID
 from broker.wire.workers import Uuid
-
-MOST_ID = 1 << 53  # larger integers don't survive JSON
 
 Id = Annotated[int, Path(ge=1, le=MOST_ID, description="Job id.")]
 Attempt = Annotated[int, Path(ge=1, le=MOST_ID)]

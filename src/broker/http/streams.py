@@ -11,9 +11,10 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
 from broker.http import surface
-from broker.http.parameters import MOST_ID, MOST_OFFSET, Id, OptionalAttempt, The
+from broker.http.parameters import MOST_OFFSET, Id, OptionalAttempt, The
 from broker.service import output, queries
 from broker.wire.events import Event
+from broker.wire.jobs import MOST_ID
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import Scope
 

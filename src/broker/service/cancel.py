@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
 from broker.core.states import TERMINAL, Cause, Facts
 from broker.service.context import Broker, Caller
-from broker.service.transition import apply, decide, read_assignment, read_job
+from broker.service.rows import read_assignment, read_job
+from broker.service.transition import apply, decide
 from broker.service.wake import StopWanted
 from broker.store.contract import Tx
 from broker.wire.jobs import CancelAnswer, CancelledJob, CancelRequest
@@ -113,6 +114,8 @@ def _cancel_one(tx: Tx, broker: Broker, caller: Caller, job_id: int, reason: str
     job = read_job(tx, job_id)
     assert job is not None, "it was read in this transaction"
     if job.state in TERMINAL:
+        if job.cascaded_by is not None:
+            tx.run("forget_cascade", job=job.id)  # now a person has cancelled it too
         note = "was cancelled already" if job.state is JobState.CANCELLED else "had ended; nothing changed"
         return CancelledJob(id=job.id, state=job.state, note=note)
     text = reason or f"cancelled by {caller.actor}"

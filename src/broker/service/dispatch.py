@@ -13,7 +13,8 @@ from broker.core.matching import Machine, Shape, never, reasons
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import Cause, Claimed, Facts
 from broker.service.context import Broker
-from broker.service.transition import LostSwap, apply, read_job
+from broker.service.rows import read_job
+from broker.service.transition import LostSwap, apply
 from broker.service.wake import Look, Parked
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import JobSpec

@@ -22,7 +22,8 @@ from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import LIVE, Cause, Facts, Illegal
 from broker.service import dispatch
 from broker.service.context import Broker, Caller
-from broker.service.transition import apply, assignment_row, decide, event, job_row, read_job
+from broker.service.rows import assignment_row, job_row, read_job
+from broker.service.transition import apply, decide, event
 from broker.service.wake import ListVoid, Parked, RoomFree
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType
@@ -241,6 +242,13 @@ class _Rows:
         """They stand so in the tables now."""
         self._jobs[job.id] = job
         self._assignments[job.id, assignment.attempt] = assignment
+
+    def read_jobs_again(self) -> None:
+        """An end has changed other jobs, and one of them may be among these."""
+        for job in self._jobs:
+            fresh = read_job(self._tx, job)
+            assert fresh is not None, "jobs are not removed"
+            self._jobs[job] = fresh
 
     def reserve(self, row: AssignmentRow, *, reserved: bool) -> None:
         self._tx.run("reserve", id=row.id, reserved=int(reserved))
@@ -521,6 +529,8 @@ class _Exchange:
         done = apply(self.tx, entry.job, entry.assignment, cause, facts)
         assert done.assignment is not None
         self._rows.keep(done.job, done.assignment)
+        if done.spread:
+            self._rows.read_jobs_again()
         return _Entry(done.job, done.assignment, entry.standing)
 
     def _verdict(self, kind: str, job: int, attempt: int, word: VerdictWord, *, ended: bool = False) -> Verdict:

@@ -22,6 +22,7 @@ from broker.wire.workers import WorkerList
 
 BEYOND_ALL_IDS = 1 << 62
 MOST_PENDING_SHOWN = 100
+MOST_CHILDREN_SHOWN = 100
 MOST_ENDED_SHOWN = 50
 TAIL_LINES = 10
 TAIL_BUDGET = 200
@@ -40,6 +41,13 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
             return view, [], None
         spec = tx.one("spec_of_job", job=job)
         assert spec is not None
+        view = view.model_copy(
+            update={
+                "depends_on": [row["id"] for row in tx.all("parents", child=job)] or None,
+                "dependents": [row["child"] for row in tx.all("first_children", parent=job, limit=MOST_CHILDREN_SHOWN)]
+                or None,
+            }
+        )
         return view, tx.all("assignments_of_job", job=job), json.loads(spec["json"])
 
     view, rows, spec = await broker.store.read(fn)

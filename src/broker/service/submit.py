@@ -6,6 +6,7 @@ import hashlib
 import json
 import shlex
 
+from broker.core import graph
 from broker.core.matching import Shape
 from broker.service import views
 from broker.service.context import Broker, Caller
@@ -13,6 +14,7 @@ from broker.service.transition import event, event_of_array, join_line
 from broker.store.contract import Tx, Value
 from broker.wire.events import EventType
 from broker.wire.jobs import JobSpec, Submitted
+from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import JobState
 
 COMMAND_SHOWN = 200
@@ -21,21 +23,27 @@ COMMAND_SHOWN = 200
 async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
     """One job, or an array of `count` whose ids are one block.
 
-    What is valid but fits no worker now is accepted and waits, saying so.
+    What is valid but fits no worker now is accepted and waits, saying so; so does what depends on other jobs.
     """
 
     def fn(tx: Tx) -> Submitted:
+        parents, verdict = _parents(tx, spec)
         shape, place = _shape(tx, spec), place_of(spec)
-        row = _row(tx, spec, shape, place, caller.actor)
+        row = _row(tx, spec, shape, place, caller.actor) | {"blocked": verdict.open}
         first = _insert(tx, spec.count, row)
         count = spec.count or 1
+        tx.run_many(
+            "add_dependency",
+            [{"child": job, "parent": parent} for job in range(first, first + count) for parent in parents],
+        )
         tx.run("count_state", project=spec.project, state=JobState.QUEUED.value, by=count)
-        join_line(tx, first, shape)  # members have the same priority, and stand behind the first one
+        if verdict.open == 0:
+            join_line(tx, first, shape)  # members have the same priority, and stand behind the first one
         if spec.count is None:
             event(tx, EventType.JOB_SUBMITTED, job=first, project=spec.project, actor=caller.actor)
         else:
             event_of_array(tx, EventType.JOB_SUBMITTED, first, caller.actor)
-        hopeless = views.hopeless(tx, Shape.of(spec), place)
+        hopeless = views.waits_for(verdict.because) if verdict.because else views.hopeless(tx, Shape.of(spec), place)
         if spec.count is None:
             return Submitted(id=first, state=JobState.QUEUED, waiting=hopeless)
         return Submitted(
@@ -43,6 +51,33 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
         )
 
     return await broker.store.run(fn, admits=True)
+
+
+def _parents(tx: Tx, spec: JobSpec) -> tuple[list[int], graph.Verdict]:
+    """The jobs to wait for, read in the transaction that inserts: none can end unseen in between.
+
+    Refused: an unknown id (also the job's own: ids are given out after this), and an end that forbids the start.
+    """
+    parents = []
+    for job in sorted(set(spec.depends_on or ())):
+        row = tx.one("job_owner", job=job)
+        if row is None:
+            raise Refused(
+                ProblemCode.UNKNOWN_JOB,
+                f"there is no job {job} to depend on",
+                field="depends_on",
+                hint="job_list shows the ids",
+            )
+        parents.append(graph.Parent(row["id"], JobState(row["state"])))
+    verdict = graph.decide(spec.dependency_policy, parents)
+    if verdict.because is not None and verdict.standing is graph.Standing.NEVER:
+        raise Refused(
+            ProblemCode.DEPENDENCY_UNSATISFIABLE,
+            f"job {verdict.because.id} is {verdict.because.state}: with dependency_policy={spec.dependency_policy} this job could never start",
+            field="depends_on",
+            hint="leave that job out, or choose another dependency_policy (success, any_exit, failure)",
+        )
+    return [parent.id for parent in parents], verdict
 
 
 def _shape(tx: Tx, spec: JobSpec) -> int:
@@ -63,6 +98,7 @@ def _row(tx: Tx, spec: JobSpec, shape: int, place: str, actor: str) -> dict[str,
         "place": place,
         "policy": spec.on_worker_lost.value,
         "grace_s": spec.checkpoint_grace_s,
+        "dependency_policy": spec.dependency_policy.value,
         "actor": actor,
         "now": tx.now_ms,
     }

@@ -15,7 +15,8 @@ from broker.core.rows import StopKind
 from broker.core.states import Facts, Illegal
 from broker.service.cancel import request_stop
 from broker.service.context import Broker
-from broker.service.transition import LostSwap, apply, assignment_row, event, read_job
+from broker.service.rows import assignment_row, read_job
+from broker.service.transition import LostSwap, apply, event
 from broker.service.wake import ListVoid
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType

@@ -10,12 +10,14 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
-from broker.core.states import Cause, Facts, Said, Step, step
+from broker.core import graph
+from broker.core.rows import AssignmentRow, JobRow
+from broker.core.states import TERMINAL, Cause, Facts, Said, Step, step
+from broker.service.rows import read_job
 from broker.service.wake import Happened, JobChanged, JobReady, RoomFree
-from broker.store.contract import Row, Store, Tx, Value
+from broker.store.contract import Store, Tx, Value
 from broker.wire.events import EventType
-from broker.wire.states import AssignmentState, JobState, OnWorkerLost
+from broker.wire.states import JobState
 
 T = TypeVar("T")
 MOST_DECISIONS = 5
@@ -40,8 +42,26 @@ def apply(
     """Write `cause`, or raise `Illegal` (no such row in the table) or `LostSwap` (the row changed).
 
     `listened`: the change is that of a lease that ran out, and is only written while it is over.
-    Returns the rows as they are now.
+    What the change means for the jobs that depend on this one is written too. Returns the rows as they are now.
     """
+    done = _write(tx, job, assignment, cause, facts, actor=actor, listened=listened)
+    if job.state in TERMINAL or done.job.state in TERMINAL:
+        return Step(done.job, done.assignment, done.events, spread=_cascade(tx, job.state, done.job))
+    if done.job.state is JobState.QUEUED is not job.state:
+        return Step(_queued_again(tx, done.job), done.assignment, done.events)
+    return done
+
+
+def _write(
+    tx: Tx,
+    job: JobRow,
+    assignment: AssignmentRow | None,
+    cause: Cause,
+    facts: Facts,
+    *,
+    actor: str | None = None,
+    listened: int | None = None,
+) -> Step:
     done = step(job, assignment, cause, facts)
     after = _write_assignment(tx, assignment, done.assignment, listened)
     new_job = done.job
@@ -53,6 +73,80 @@ def apply(
         say(tx, said, job=new_job, assignment=after, actor=actor)
     tx.tell(JobChanged(job.id))
     return Step(new_job, after, done.events)
+
+
+def _queued_again(tx: Tx, job: JobRow) -> JobRow:
+    """What it depends on may have changed while it ran: whether it must wait again is decided afresh."""
+    if tx.one("first_parent", child=job.id) is None:
+        return job
+    forbidden = _decide_again(tx, job)
+    if forbidden is not None:
+        _cascade(tx, job.state, forbidden)
+    fresh = read_job(tx, job.id)
+    assert fresh is not None, "it was written in this transaction"
+    return fresh
+
+
+def _cascade(tx: Tx, before: JobState, job: JobRow) -> bool:
+    """Decide the children of a job that ended, or came back; and theirs, until nothing changes. Whether it has any."""
+    changed = [(before, job)]
+    spread = False
+    while changed:
+        was, parent = changed.pop()
+        ended = was not in TERMINAL
+        for row in tx.all("children", parent=parent.id):
+            spread = True
+            child = read_job(tx, row["child"])
+            if child is not None:
+                after = _one_less(tx, child, parent) if ended else _decide_again(tx, child)
+                changed += [(child.state, after)] if after is not None else []
+    return spread
+
+
+def _one_less(tx: Tx, child: JobRow, parent: JobRow) -> JobRow | None:
+    """A parent of this child has ended. The child as it is now, if its own children must be decided too."""
+    if child.state is not JobState.QUEUED or child.blocked == 0:
+        return None
+    if graph.of_parent(child.dependency_policy, parent.state) is graph.Standing.NEVER:
+        return _write(tx, child, None, Cause.CASCADE, _forbidden(tx, graph.Parent(parent.id, parent.state))).job
+    _block(tx, child, child.blocked - 1)
+    return None
+
+
+def _decide_again(tx: Tx, child: JobRow) -> JobRow | None:
+    """A parent of this child came back, or ended otherwise than was thought. One that has started stays as it is."""
+    undoable = child.state is JobState.CANCELLED and child.cascaded_by is not None
+    if child.state is not JobState.QUEUED and not undoable:
+        return None
+    verdict = verdict_of(tx, child)
+    if verdict.because is not None and verdict.standing is graph.Standing.NEVER:
+        return None if undoable else _write(tx, child, None, Cause.CASCADE, _forbidden(tx, verdict.because)).job
+    if undoable:
+        return _write(tx, child, None, Cause.UNCANCEL, Facts(now=tx.now_ms, blocked=verdict.open)).job
+    if child.blocked != verdict.open:
+        _block(tx, child, verdict.open)
+    return None
+
+
+def verdict_of(tx: Tx, child: JobRow) -> graph.Verdict:
+    """How its parents stand to this job now."""
+    parents = (graph.Parent(row["id"], JobState(row["state"])) for row in tx.all("parents", child=child.id))
+    return graph.decide(child.dependency_policy, parents)
+
+
+def _forbidden(tx: Tx, parent: graph.Parent) -> Facts:
+    reason = f"it depends on job {parent.id}, which is {parent.state}"
+    return Facts(now=tx.now_ms, reason_code="dependency", reason=reason, parent=parent.id, gone=True)
+
+
+def _block(tx: Tx, job: JobRow, blocked: int) -> None:
+    """A queued job waits for fewer jobs, or for more. Its state does not change."""
+    _expect_one(tx.run("set_blocked", id=job.id, expected=job.version, blocked=blocked), job.id)
+    if job.blocked == 0 < blocked:
+        leave_line(tx, job.id)
+    if blocked == 0 < job.blocked:
+        join_line(tx, job.id, job.shape)
+    tx.tell(JobChanged(job.id))
 
 
 def say(
@@ -110,86 +204,6 @@ async def decide(store: Store, fn: Callable[[Tx], T], *, admits: bool = False) -
         except LostSwap:
             continue
     return await store.run(fn, admits=admits)
-
-
-def read_job(tx: Tx, job: int) -> JobRow | None:
-    row = tx.one("job", job=job)
-    return None if row is None else job_row(row)
-
-
-def job_row(row: Row) -> JobRow:
-    return JobRow(
-        id=row["id"],
-        version=row["version"],
-        state=JobState(row["state"]),
-        project=row["project"],
-        shape=row["shape"],
-        policy=OnWorkerLost(row["policy"]),
-        grace_s=row["grace_s"],
-        attempt=row["attempt"],
-        assignment=row["assignment"],
-        losses=row["losses"],
-        restarts=row["restarts"],
-        lost_assignment=row["lost_assignment"],
-        exit_code=row["exit_code"],
-        reason_code=row["reason_code"],
-        reason=row["reason"],
-        created_at=row["created_at"],
-        queued_at=row["queued_at"],
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-    )
-
-
-def read_assignment(tx: Tx, assignment: int | None) -> AssignmentRow | None:
-    row = tx.one("assignment", assignment=assignment) if assignment is not None else None
-    return None if row is None else assignment_row(row)
-
-
-def assignment_row(row: Row) -> AssignmentRow:
-    return AssignmentRow(
-        id=row["id"],
-        job=row["job"],
-        attempt=row["attempt"],
-        worker=row["worker"],
-        worker_name=row["worker_name"],
-        epoch=row["epoch"],
-        state=AssignmentState(row["state"]),
-        token=row["token"],
-        shim=row["shim"],
-        lease_until=row["lease_until"],
-        answer=row["answer"],
-        cpus=row["cpus"],
-        reserved=bool(row["reserved"]),
-        stop=_stop(row),
-        exit_code=row["exit_code"],
-        signal=row["signal"],
-        reason_code=row["reason_code"],
-        reason=row["reason"],
-        created_at=row["created_at"],
-        acked_at=row["acked_at"],
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-        expired_at=row["expired_at"],
-        resumed_at=row["resumed_at"],
-        final_size=row["final_size"],
-        final_index_size=row["final_index_size"],
-        dropped=row["dropped"],
-    )
-
-
-def _stop(row: Row) -> StopRequest | None:
-    if row["stop_id"] is None:
-        return None
-    return StopRequest(
-        id=row["stop_id"],
-        kind=StopKind(row["stop_kind"]),
-        by=row["stop_by"],
-        why=row["stop_why"],
-        grace_s=row["stop_grace_s"],
-        at=row["stop_at"],
-        early=bool(row["stop_early"]),
-    )
 
 
 def _with_assignment(job: JobRow, assignment: int) -> JobRow:
@@ -289,6 +303,8 @@ def _swap_job(tx: Tx, before: JobRow, after: JobRow) -> None:
         losses=after.losses,
         restarts=after.restarts,
         lost_assignment=after.lost_assignment,
+        blocked=after.blocked,
+        cascaded_by=after.cascaded_by,
         exit_code=after.exit_code,
         reason_code=after.reason_code,
         reason=after.reason,
@@ -304,6 +320,10 @@ def _expect_one(changed: int, job: int) -> None:
         raise LostSwap(f"job {job} changed meanwhile")
 
 
+def _is_ready(job: JobRow) -> bool:
+    return job.state is JobState.QUEUED and job.blocked == 0
+
+
 def _count(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | None) -> None:
     """Keep the counts per state and the lines of queued jobs, and tell dispatch what it may look at again."""
     if before.state is after.state:
@@ -311,9 +331,9 @@ def _count(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | No
     moved = tx.run("move_count", project=after.project, out_of=before.state.value, into=after.state.value)
     if moved == 1:  # the first one ever in that state
         tx.run("count_state", project=after.project, state=after.state.value, by=1)
-    if before.state is JobState.QUEUED:
+    if _is_ready(before):
         leave_line(tx, before.id)
-    if after.state is JobState.QUEUED:
+    if _is_ready(after):
         join_line(tx, after.id, after.shape)
     if before.state in OWNED and after.state not in OWNED and assignment is not None:
         tx.tell(RoomFree(assignment.worker))
@@ -326,7 +346,7 @@ def join_line(tx: Tx, job: int, shape: int) -> None:
 
 
 def leave_line(tx: Tx, job: int) -> None:
-    """This job is not queued any more."""
+    """This job is not queued any more, or waits for others."""
     line = tx.one("leave_line", job=job)
     if line is not None and line["head"] is None:
         tx.run("close_line", shape=line["shape"], place=line["place"])

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from datetime import UTC, datetime
 
+from broker.core.graph import Parent
 from broker.core.matching import Machine, Shape, never, waiting
 from broker.store.contract import Row, Tx
 from broker.wire.events import Event, EventType
@@ -36,6 +37,11 @@ def machines(tx: Tx) -> list[Machine]:
     ]
 
 
+def waits_for(parent: Parent) -> Reason:
+    """Why a job waits that depends on others. `parent`: the first that has not ended."""
+    return Reason(code="dependencies", message=f"waits for job {parent.id}, which is {parent.state}")
+
+
 class Waiting:
     """Why queued jobs wait. Machines and reasons are read once for all jobs of one answer."""
 
@@ -50,6 +56,9 @@ class Waiting:
         return self._reasons[shape, place]
 
     def of_job(self, row: Row) -> Reason | None:
+        if row["blocked"]:
+            parent = self._tx.one("open_parent", child=row["id"])
+            return waits_for(Parent(parent["id"], JobState(parent["state"]))) if parent is not None else None
         key = self._tx.one("shape_key", shape=row["shape"])
         return self.reason(Shape.from_key(key["key"]), row["place"]) if key is not None else None
 

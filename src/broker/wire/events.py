@@ -31,6 +31,7 @@ class EventType(StrEnum):
     JOB_STOP_REQUESTED = "job_stop_requested", "Somebody asked to stop it; the worker has yet to confirm."
     JOB_REQUEUED = "job_requeued", "It is queued again; the data say why."
     JOB_ORPHANED = "job_orphaned", "Its worker is gone and it must not be run again."
+    JOB_UNCANCELLED = "job_uncancelled", "The parent whose end had cancelled it came back; it waits again."
     JOB_RESURRECTED = (
         "job_resurrected",
         "A job that was declared lost is in fact alive, or ended; its holder came back.",

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from broker.wire.states import AssignmentState, JobState, OnWorkerLost
+from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnWorkerLost
 
+MOST_ID = 1 << 53  # larger integers don't survive JSON
 MAX_COUNT = 10_000
 MAX_TEXT = 128 * 1024  # one argument: what Linux accepts as a single string (MAX_ARG_STRLEN)
 
@@ -62,6 +63,12 @@ class JobSpec(Frozen):
     cpus: float = Field(default=1, gt=0, le=4096, description="Slots it takes on the worker.")
     needs: list[Name] | None = Field(default=None, description="Tags the worker must have.", max_length=64)
     worker: Name | None = Field(default=None, description="Run on this worker only.")
+    depends_on: list[Annotated[int, Field(ge=1, le=MOST_ID)]] | None = Field(
+        default=None, description="Start after these jobs.", max_length=1000
+    )
+    dependency_policy: DependencyPolicy = Field(
+        default=DependencyPolicy.SUCCESS, description="Which of their ends let it start; any other cancels it."
+    )
     on_worker_lost: OnWorkerLost = Field(
         default=OnWorkerLost.REQUEUE,
         description="requeue; requeue_exclusive: never two copies; orphan: never again.",
@@ -97,11 +104,6 @@ class Stopping(Frozen):
     by: str
     why: str
     grace_s: float
-
-
-class Progress(Frozen):
-    fraction: float
-    message: str | None = None
 
 
 class Assignment(Frozen):
@@ -148,6 +150,8 @@ class Job(Frozen):
     warnings: list[str] | None = None
     spec: dict[str, Any] | None = Field(default=None, description="detail=full: the specification.")
     assignments: list[Assignment] | None = Field(default=None, description="detail=full: every delivery.")
+    depends_on: list[int] | None = Field(default=None, description="detail=full: the jobs it waits for, or waited for.")
+    dependents: list[int] | None = Field(default=None, description="detail=full: the first 100 jobs that depend on it.")
 
 
 class Submitted(Frozen):

@@ -30,6 +30,7 @@ class ProblemCode(StrEnum):
     OFFSET_GAP = "offset_gap"
     BAD_CHECKSUM = "bad_checksum"
     ALREADY_TERMINAL = "already_terminal"
+    DEPENDENCY_UNSATISFIABLE = "dependency_unsatisfiable"
     CONFIRMATION_NEEDED = "confirmation_needed"
     PAYLOAD_TOO_LARGE = "payload_too_large"
     STORAGE_FULL = "storage_full"

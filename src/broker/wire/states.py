@@ -34,6 +34,14 @@ class OnWorkerLost(StrEnum):
     ORPHAN = "orphan"
 
 
+class DependencyPolicy(StrEnum):
+    """Which ends of the jobs in `depends_on` let a job start. Every other end cancels it."""
+
+    SUCCESS = "success"
+    ANY_EXIT = "any_exit"
+    FAILURE = "failure"
+
+
 class Scope(StrEnum):
     """What a caller may do. `operator` may do everything; `submit` includes `read`."""
 

@@ -17,6 +17,7 @@ SELECT * FROM assignments WHERE worker = :worker AND reserved = 1;
 -- name: jobs_held_by_worker
 -- The jobs of the same.
 SELECT id, version, state, project, shape, policy, grace_s, attempt, assignment, losses, restarts, lost_assignment,
+  blocked, dependency_policy, cascaded_by,
   exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at
 FROM jobs WHERE id IN (SELECT job FROM assignments WHERE worker = :worker AND reserved = 1);
 

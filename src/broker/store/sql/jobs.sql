@@ -44,7 +44,7 @@ WHERE excluded.priority > lines.priority OR (excluded.priority = lines.priority 
 -- A job left the queue: the next one is the head of its line, if it was this one.
 UPDATE lines SET (priority, head) = (
   SELECT jobs.priority, jobs.id FROM jobs
-  WHERE jobs.shape = lines.shape AND jobs.place = lines.place AND jobs.state = 'queued'
+  WHERE jobs.shape = lines.shape AND jobs.place = lines.place AND jobs.state = 'queued' AND jobs.blocked = 0
   ORDER BY jobs.priority DESC, jobs.id
   LIMIT 1
 )
@@ -79,10 +79,12 @@ SELECT state, count(*) AS n FROM jobs WHERE array_id = :array GROUP BY state;
 -- name: add_job
 -- A job is accepted.
 INSERT INTO jobs (
-  state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, actor, created_at, queued_at
+  state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, actor, blocked,
+  dependency_policy, created_at, queued_at
 )
 VALUES (
-  'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :actor, :now, :now
+  'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :actor, :blocked,
+  :dependency_policy, :now, :now
 )
 RETURNING id;
 
@@ -94,11 +96,12 @@ WITH RECURSIVE members (n) AS (
   SELECT n + 1 FROM members WHERE n + 1 < :count
 )
 INSERT INTO jobs (
-  id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, actor,
-  array_id, array_index, created_at, queued_at
+  id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, actor, blocked,
+  dependency_policy, array_id, array_index, created_at, queued_at
 )
 SELECT jobs.id + members.n, jobs.state, jobs.spec, jobs.shape, jobs.project, jobs.name, jobs.command, jobs.priority,
-  jobs.cpus, jobs.place, jobs.policy, jobs.grace_s, jobs.actor, jobs.id, members.n, jobs.created_at, jobs.queued_at
+  jobs.cpus, jobs.place, jobs.policy, jobs.grace_s, jobs.actor, jobs.blocked,
+  jobs.dependency_policy, jobs.id, members.n, jobs.created_at, jobs.queued_at
 FROM members CROSS JOIN jobs
 WHERE jobs.id = :array
 ORDER BY members.n;
@@ -110,15 +113,15 @@ UPDATE jobs SET array_id = id, array_index = 0 WHERE id = :id;
 -- name: job
 -- The lifecycle truth of one job.
 SELECT id, version, state, project, shape, policy, grace_s, attempt, assignment, losses, restarts, lost_assignment,
-  exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at
+  blocked, dependency_policy, cascaded_by, exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at
 FROM jobs WHERE id = :job;
 
 -- name: swap_job
 -- Write a job's new state, if it is still what was read.
 UPDATE jobs SET
   version = :version, state = :state, attempt = :attempt, assignment = :assignment, losses = :losses,
-  restarts = :restarts, lost_assignment = :lost_assignment, exit_code = :exit_code, reason_code = :reason_code,
-  reason = :reason, queued_at = :queued_at, started_at = :started_at, ended_at = :ended_at
+  restarts = :restarts, lost_assignment = :lost_assignment, blocked = :blocked,
+  cascaded_by = :cascaded_by, exit_code = :exit_code, reason_code = :reason_code, reason = :reason, queued_at = :queued_at, started_at = :started_at, ended_at = :ended_at
 WHERE id = :id AND version = :expected AND state = :expected_state;
 
 -- name: touch_job
@@ -139,7 +142,7 @@ LIMIT 1;
 -- name: job_view
 -- What anyone may see of one job.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
-  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at,
+  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
   a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id = :job;
@@ -207,3 +210,12 @@ ORDER BY id;
 -- name: job_owner
 -- Whose job it is, and how it stands.
 SELECT id, actor, state FROM jobs WHERE id = :job;
+
+-- name: forget_cascade
+-- A person cancelled it too: no resurrection of a parent may bring it back.
+UPDATE jobs SET cascaded_by = NULL WHERE id = :job AND state = 'cancelled';
+
+-- name: set_blocked
+-- A queued job becomes ready for dispatch, or waits for others again.
+UPDATE jobs SET blocked = :blocked, version = version + 1
+WHERE id = :id AND version = :expected AND state = 'queued';

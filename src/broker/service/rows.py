@@ -1,0 +1,90 @@
+"""Rows of the store as the records of `core`."""
+
+from __future__ import annotations
+
+from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
+from broker.store.contract import Row, Tx
+from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnWorkerLost
+
+
+def read_job(tx: Tx, job: int) -> JobRow | None:
+    row = tx.one("job", job=job)
+    return None if row is None else job_row(row)
+
+
+def job_row(row: Row) -> JobRow:
+    return JobRow(
+        id=row["id"],
+        version=row["version"],
+        state=JobState(row["state"]),
+        project=row["project"],
+        shape=row["shape"],
+        policy=OnWorkerLost(row["policy"]),
+        grace_s=row["grace_s"],
+        attempt=row["attempt"],
+        assignment=row["assignment"],
+        losses=row["losses"],
+        restarts=row["restarts"],
+        lost_assignment=row["lost_assignment"],
+        blocked=row["blocked"],
+        dependency_policy=DependencyPolicy(row["dependency_policy"]),
+        cascaded_by=row["cascaded_by"],
+        exit_code=row["exit_code"],
+        reason_code=row["reason_code"],
+        reason=row["reason"],
+        created_at=row["created_at"],
+        queued_at=row["queued_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+    )
+
+
+def read_assignment(tx: Tx, assignment: int | None) -> AssignmentRow | None:
+    row = tx.one("assignment", assignment=assignment) if assignment is not None else None
+    return None if row is None else assignment_row(row)
+
+
+def assignment_row(row: Row) -> AssignmentRow:
+    return AssignmentRow(
+        id=row["id"],
+        job=row["job"],
+        attempt=row["attempt"],
+        worker=row["worker"],
+        worker_name=row["worker_name"],
+        epoch=row["epoch"],
+        state=AssignmentState(row["state"]),
+        token=row["token"],
+        shim=row["shim"],
+        lease_until=row["lease_until"],
+        answer=row["answer"],
+        cpus=row["cpus"],
+        reserved=bool(row["reserved"]),
+        stop=_stop(row),
+        exit_code=row["exit_code"],
+        signal=row["signal"],
+        reason_code=row["reason_code"],
+        reason=row["reason"],
+        created_at=row["created_at"],
+        acked_at=row["acked_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        expired_at=row["expired_at"],
+        resumed_at=row["resumed_at"],
+        final_size=row["final_size"],
+        final_index_size=row["final_index_size"],
+        dropped=row["dropped"],
+    )
+
+
+def _stop(row: Row) -> StopRequest | None:
+    if row["stop_id"] is None:
+        return None
+    return StopRequest(
+        id=row["stop_id"],
+        kind=StopKind(row["stop_kind"]),
+        by=row["stop_by"],
+        why=row["stop_why"],
+        grace_s=row["stop_grace_s"],
+        at=row["stop_at"],
+        early=bool(row["stop_early"]),
+    )
