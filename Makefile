@@ -11,7 +11,7 @@ help:
 	@echo "make test    all tests; ARGS='-k name' selects"
 	@echo "make check   format, lint, types, import contracts, lock, generated files"
 	@echo "make fix     format, and mend what the linter can"
-	@echo "make bench   what jobd costs on this machine, in about eight minutes"
+	@echo "make bench   what jobd costs on this machine, in about a quarter of an hour"
 	@echo "make docs    write the generated files"
 	@echo "make pictures  the README's picture and transcript, from real runs"
 	@echo "make lock    write the requirement locks; ARGS=--upgrade takes newer versions"
@@ -37,7 +37,7 @@ check: .venv/.dev
 	.venv/bin/python -m mypy
 
 bench: .venv/.runtime
-	@for program in submit cycle submit_to_start true_jobs output idle stdio cli process_start store logs; do \
+	@for program in submit cycle queries many submit_to_start true_jobs output idle stdio cli process_start store logs; do \
 		echo; .venv/bin/python benchmarks/$$program.py || exit 1; \
 	done
 

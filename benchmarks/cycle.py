@@ -1,10 +1,11 @@
 """Whole lives of jobs over HTTP, without processes: claim, ack, start, finish, by simulated workers.
 
-    python benchmarks/cycle.py [--cycles 1000] [--workers 16] [--depths 1000 100000] [--runs 3]
+    python benchmarks/cycle.py [--cycles 1000] [--workers 16] [--depths 1000 100000] [--ineligible 50000] [--runs 3]
 
 "one by one": a worker holds one job, and each transition is a request. "batches of 8": a worker holds eight, and
-reports what happened to all of them at once. The depth is how many jobs stay queued all the while: what a claim
-costs must not depend on it.
+reports what happened to all of them at once. The depth is how many jobs stay queued all the while, `--ineligible` how
+many more stand before all others with a higher priority: half of them need a tag that no worker has, half a directory
+that every worker has refused. What a claim costs must depend on neither.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class SimulatedWorker:
     connection: Connection
     name: str
     slots: int
+    tags: tuple[str, ...] = ()
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     seq: int = 0
     seen: int = 0
@@ -49,7 +51,17 @@ class SimulatedWorker:
 
     async def register(self) -> None:
         said = {"name": self.name, "epoch": 1, "machine": self.id, "host": "simulated", "version": "0"}
-        await self.connection.call("POST", f"/v1/workers/{self.id}/register", {**said, "slots": self.slots})
+        await self.connection.call(
+            "POST", f"/v1/workers/{self.id}/register", {**said, "slots": self.slots, "tags": self.tags}
+        )
+
+    async def refuse_first(self) -> None:
+        """Say no to the places of the jobs that come first."""
+        given = await self._poll()
+        for one in given:
+            del self.held[one["job"], one["attempt"]]
+        final = {"outcome": "refused", "reason_code": "cwd_missing", "reason": "for the benchmark"}
+        await self._report("finish", given, final=final)
 
     async def live(self, left: Left) -> None:
         """Cycle after cycle, until none is left."""
@@ -67,6 +79,10 @@ class SimulatedWorker:
                 del self.held[one["job"], one["attempt"]]
             if left.done(len(given)):
                 return
+
+    async def rest(self) -> None:
+        """One poll that stays parked as long as the broker lets it."""
+        await self._exchange("poll", wait_s=25)
 
     async def _poll(self) -> list[dict[str, Any]]:
         answer = await self._exchange("poll", wait_s=5)
@@ -93,21 +109,34 @@ def _named(delivery: dict[str, Any]) -> dict[str, Any]:
     return {name: delivery[name] for name in ("job", "attempt", "token")}
 
 
-async def fill(own: Private, jobs: int) -> None:
+async def fill(own: Private, jobs: int, **fields: Any) -> None:
     async with Connection(own.socket) as connection:
         while jobs > 0:
             count = min(jobs, MOST_IN_AN_ARRAY)
-            await connection.call("POST", "/v1/jobs", {"argv": ["/bin/true"], "count": count})
+            await connection.call("POST", "/v1/jobs", {"argv": ["/bin/true"], "count": count, **fields})
             jobs -= count
 
 
-async def measure(own: Private, workers: int, slots: int, cycles: int, row: str, table: Table) -> None:
+async def measure(
+    own: Private,
+    workers: int,
+    slots: int,
+    cycles: int,
+    row: str,
+    table: Table,
+    *,
+    tags: tuple[str, ...] = (),
+    refusing: bool = False,
+) -> float:
+    """Cycles a second. `refusing`: each worker refuses what it is given first."""
     connections = [Connection(own.socket) for _ in range(workers)]
     for connection in connections:
         await connection.__aenter__()
-    fleet = [SimulatedWorker(one, f"{uuid.uuid4().hex[:8]}", slots) for one in connections]
+    fleet = [SimulatedWorker(one, f"{uuid.uuid4().hex[:8]}", slots, tags) for one in connections]
     for worker in fleet:
         await worker.register()
+        if refusing:
+            await worker.refuse_first()
     left = Left(cycles)
     began, before_s, own_before_s = time.perf_counter(), cpu_s(own.broker_pid), time.process_time()
     await asyncio.gather(*(worker.live(left) for worker in fleet))
@@ -120,6 +149,17 @@ async def measure(own: Private, workers: int, slots: int, cycles: int, row: str,
     )
     for connection in connections:
         await connection.__aexit__(None, None, None)
+    return done / passed_s
+
+
+async def measure_behind(ineligible: int, workers: int, cycles: int, table: Table) -> None:
+    """Batches only: they have the least else to pay for."""
+    async with Private() as own:
+        await fill(own, ineligible // 2, priority=50, cwd="/not/here")
+        await fill(own, ineligible - ineligible // 2, priority=60, needs=["nobody-has-this"])
+        await fill(own, cycles + 1000)
+        row = f"1,000 queued behind {ineligible:,}, batches of 8"
+        await measure(own, workers, 8, cycles, row, table, refusing=True)
 
 
 async def main() -> None:
@@ -127,6 +167,7 @@ async def main() -> None:
     parser.add_argument("--cycles", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--depths", type=int, nargs="+", default=[1000, 100_000])
+    parser.add_argument("--ineligible", type=int, default=50_000)
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     table = Table(f"cycle: claim, ack, start, finish by {arguments.workers} simulated workers")
@@ -138,6 +179,8 @@ async def main() -> None:
                     await fill(own, arguments.cycles + arguments.workers * slots)
                     row = f"{depth:,} queued, {how}"
                     await measure(own, arguments.workers, slots, arguments.cycles, row, table)
+        if arguments.ineligible:
+            await measure_behind(arguments.ineligible, arguments.workers, arguments.cycles, table)
     table.show()
 
 

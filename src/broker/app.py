@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import importlib.metadata
 import os
+import resource
 import secrets
 import socket
 import uuid
@@ -250,6 +252,13 @@ def bind(settings: BrokerSettings, state: Path, environ: Mapping[str, str]) -> l
     return listeners
 
 
+def _allow_many_connections() -> None:
+    """Each client, parked worker and stream is an open file; the usual soft limit of 1,024 is for programs that select()."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems name no number here
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 Extension = Callable[[FastAPI, Broker], AbstractAsyncContextManager[None]]
 
 
@@ -275,6 +284,7 @@ async def run_broker(
         await stack.enter_async_context(app.router.lifespan_context(app))
         await stack.enter_async_context(serving(auth.Doorman(app, broker), listeners))
         stack.callback(broker.wake.close)  # first of all: parked polls and streams are answered, then the servers close
+        _allow_many_connections()
         log.info(
             "listening", state=str(state), listeners=[str(listener.socket.getsockname()) for listener in listeners]
         )

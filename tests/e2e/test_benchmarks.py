@@ -16,8 +16,14 @@ SERVING = {"private.py", "raw_http.py", "figures.py"}
 SMALL = {
     "submit.py": (["--jobs", "32", "--runs", "1"], ["1 client ", "16 clients "]),
     "cycle.py": (
-        ["--cycles", "32", "--workers", "4", "--depths", "100", "--runs", "1"],
-        ["100 queued, one by one ", "100 queued, batches of 8 "],
+        ["--cycles", "32", "--workers", "4", "--depths", "100", "--ineligible", "100", "--runs", "1"],
+        ["100 queued, one by one ", "100 queued, batches of 8 ", "1,000 queued behind 100, batches of 8 "],
+    ),
+    "queries.py": (["--jobs", "200", "--asks", "3", "--runs", "1"], ["job_get ", "job_list, name of most "]),
+    "many.py": (
+        ["--cycles", "32", "--submits", "16", "--idle", "5", "--streams", "5", "--finished", "100", "--hour", "64"]
+        + ["--runs", "1"],
+        ["few ", "idle workers ", "streams ", "finished jobs ", "all of these ", "an hour of work "],
     ),
     "stdio.py": (["--starts", "1", "--runs", "1"], ["jobd-mcp to tools/list "]),
 }

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from broker.http import surface
-from broker.http.parameters import MOST_OFFSET, Attempt, Id, The, Who, WorkerId
+from broker.http.auth import caller
+from broker.http.parameters import MOST_OFFSET, Attempt, Id, The, Who, WorkerId, answered, broker_of
 from broker.service import exchange, output, queries
 from broker.wire.events import EventList, EventType
 from broker.wire.jobs import MOST_ID, Name
@@ -68,12 +69,13 @@ async def worker_register(worker: WorkerId, said: Registration, broker: The, who
 @router.post(
     "/workers/{worker}/poll",
     openapi_extra=surface.not_a_tool(Scope.WORKER, because=FOR_WORKERS),
-    response_model_exclude_none=True,
+    response_model=PollAnswer,
 )
-async def worker_poll(worker: WorkerId, said: Poll, request: Request, broker: The, who: Who) -> PollAnswer:
+async def worker_poll(worker: WorkerId, said: Poll, request: Request) -> Response:
     """The held list in; assignments and stops out. Parked while there is nothing to say."""
     client = exchange.Client(gone=request.is_disconnected, left=partial(_left, request))
-    return await exchange.poll(broker, who, worker, said, client)
+    broker, who = await broker_of(request), await caller(request)
+    return answered(await exchange.poll(broker, who, worker, said, client))
 
 
 async def _left(request: Request) -> None:
@@ -85,11 +87,11 @@ async def _left(request: Request) -> None:
 @router.post(
     "/workers/{worker}/report",
     openapi_extra=surface.not_a_tool(Scope.WORKER, because=FOR_WORKERS),
-    response_model_exclude_none=True,
+    response_model=ReportAnswer,
 )
-async def worker_report(worker: WorkerId, said: Report, broker: The, who: Who) -> ReportAnswer:
+async def worker_report(worker: WorkerId, said: Report, request: Request) -> Response:
     """Transitions and the held list in; a verdict for each out."""
-    return await exchange.report(broker, who, worker, said)
+    return answered(await exchange.report(await broker_of(request), await caller(request), worker, said))
 
 
 @router.put(

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from broker.http import surface
-from broker.http.parameters import MOST_OFFSET, Id, OptionalAttempt, The, Who
+from broker.http.auth import caller
+from broker.http.parameters import MOST_OFFSET, Id, OptionalAttempt, The, Who, answered, broker_of
 from broker.service import cancel, output, queries, submit
 from broker.wire.jobs import MOST_ID, CancelAnswer, CancelRequest, Job, JobList, JobSpec, Name, Submitted, Waited
 from broker.wire.states import JobState, Scope
@@ -19,10 +20,10 @@ MOST_RAW = 8 << 20
 LONGEST_WAIT_S = 40  # clients give up on a call after 45 to 60 s
 
 
-@router.post("/jobs", openapi_extra=surface.tool(Scope.SUBMIT), response_model_exclude_none=True, status_code=201)
-async def job_submit(spec: JobSpec, broker: The, who: Who) -> Submitted:
+@router.post("/jobs", openapi_extra=surface.tool(Scope.SUBMIT), response_model=Submitted, status_code=201)
+async def job_submit(spec: JobSpec, request: Request) -> Response:
     """Submit a job, durably. It runs on a worker with room and outlives this session. Then job_wait."""
-    return await submit.submit(broker, who, spec)
+    return answered(await submit.submit(await broker_of(request), await caller(request), spec), 201)
 
 
 @router.get("/jobs", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model_exclude_none=True)

@@ -74,7 +74,7 @@ HAVING sum(n) > 0;
 
 -- name: counts_of_array
 -- Jobs per state among the members of one array.
-SELECT state, count(*) AS n FROM jobs WHERE array_id = :array GROUP BY state;
+SELECT state, count(*) AS n FROM jobs INDEXED BY jobs_by_array WHERE array_id = :array GROUP BY state;
 
 -- name: add_job
 -- A job is accepted.
