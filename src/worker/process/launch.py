@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple, NoReturn, get_args
 
 from worker.process import cgroup, signals
 from worker.process.clock import boot_s
-from worker.process.kernel import die_with_parent
+from worker.process.kernel import die_with_parent, fork_into
 
 # What the child says before it execs: nothing more means that exec succeeded (the pipe closes with it).
 Said = Literal["ready", "late", "cwd", "setup", "exec", "interpreter"]
@@ -32,7 +32,7 @@ class Program(NamedTuple):
     env: dict[bytes, bytes]
     cwd: str
     umask: int
-    group: str | None
+    group: str | None  # to be joined
 
     def candidates(self) -> list[bytes]:
         """Where the program may lie: itself if it names a directory, else along the job's own PATH."""
@@ -77,18 +77,28 @@ def start_child(program: Program, lock: int) -> Child:
             pipes += os.pipe()
         gate_r, gate_w, status_r, status_w, out_r, out_w, err_r, err_w = pipes
         parent = os.getpid()
-        pid = os.fork()
+        pid, inside = _fork(program.group)
     except OSError:
         for fd in pipes:
             os.close(fd)
         raise
     if pid == 0:
+        if inside:
+            program = program._replace(group=None)
         _child(program, _Ends(gate_r, status_w, out_w, err_w), parent, unwanted=(lock, gate_w))
     for fd in (gate_r, status_w, out_w, err_w):
         os.close(fd)
     for fd in (status_r, out_r, err_r):
         os.set_blocking(fd, False)
     return Child(pid, gate_w, status_r, out_r, err_r)
+
+
+def _fork(group: str | None) -> tuple[int, bool]:
+    """The child's pid, and whether it is in `group` already."""
+    if group is not None:
+        with contextlib.suppress(OSError):  # before Linux 5.7, or forbidden: it joins by itself
+            return fork_into(group), True
+    return os.fork(), False
 
 
 class _Ends(NamedTuple):
