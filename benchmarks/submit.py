@@ -1,6 +1,6 @@
 """Jobs a second that are accepted durably over HTTP, by one client and by many at once.
 
-    python benchmarks/submit.py [--jobs 1000] [--clients 1 16] [--runs 3]
+    python benchmarks/submit.py [--jobs 1000] [--clients 1 16] [--array 10000] [--runs 3]
 
 Each request is one job, and is answered when it is on the disk. No worker is online. The clients run in this process,
 on the same machine as the broker: their processor time is shown too.
@@ -42,10 +42,18 @@ async def measure(own: Private, clients: int, jobs: int, table: Table) -> None:
     )
 
 
+async def measure_array(own: Private, count: int, table: Table) -> None:
+    async with Connection(own.socket) as connection:
+        began = time.perf_counter()
+        await connection.call("POST", "/v1/jobs", {"argv": ["/bin/true"], "count": count})
+        table.add(f"an array of {count:,} in one request", s=time.perf_counter() - began)
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--array", type=int, default=10_000)
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     table = Table("submit: durable jobs over HTTP")
@@ -54,6 +62,7 @@ async def main() -> None:
             await measure(own, 4, 200, Table("warming up"))
             for clients in arguments.clients:
                 await measure(own, clients, arguments.jobs, table)
+            await measure_array(own, arguments.array, table)
     table.show()
 
 

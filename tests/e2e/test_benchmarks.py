@@ -14,7 +14,10 @@ from support.processes import processes_of
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SERVING = {"private.py", "raw_http.py", "figures.py"}
 SMALL = {
-    "submit.py": (["--jobs", "32", "--runs", "1"], ["1 client ", "16 clients "]),
+    "submit.py": (
+        ["--jobs", "32", "--array", "50", "--runs", "1"],
+        ["1 client ", "16 clients ", "an array of 50 in one request "],
+    ),
     "cycle.py": (
         ["--cycles", "32", "--workers", "4", "--depths", "100", "--ineligible", "100", "--runs", "1"],
         ["100 queued, one by one ", "100 queued, batches of 8 ", "1,000 queued behind 100, batches of 8 "],
@@ -39,6 +42,7 @@ SMALL = {
         ],
         ["few ", "idle workers ", "streams ", "finished jobs ", "all of these ", "an hour of work "],
     ),
+    "tool_call.py": (["--calls", "3", "--runs", "1"], ["private socket ", "/mcp "]),
     "stdio.py": (["--starts", "1", "--runs", "1"], ["jobd-mcp to tools/list "]),
 }
 

@@ -56,10 +56,11 @@ async def test_every_field_of_a_specification_arrives(connect) -> None:
     fields = {
         "argv": ["echo", "3", '["a"]'], "cwd": "/tmp", "env": {"A": "{}"}, "venv": "/v", "name": "n", "project": "p",
         "labels": {"k": "true"}, "priority": 7, "cpus": 1.5, "needs": ["big"], "worker": "w",
-        "on_worker_lost": "orphan", "checkpoint_grace_s": 3.0,
+        "on_worker_lost": "orphan", "checkpoint_grace_s": 3.0, "dependency_policy": "any_exit",
     }  # fmt: skip
-    assert set(fields) == set(JobSpec.model_fields) - {"command", "conda", "count"}  # one of a pair each; count below
+    assert set(fields) == set(JobSpec.model_fields) - {"command", "conda", "count", "depends_on"}  # some of these below
     async with connect() as client:
+        fields["depends_on"] = [(await client.call_tool("job_submit", {"command": "true"})).structured_content["id"]]
         id_ = (await client.call_tool("job_submit", fields)).structured_content["id"]
         spec = (await client.call_tool("job_get", {"job": id_, "detail": "full"})).structured_content["spec"]
         assert {name: spec.get(name) for name in fields} == fields

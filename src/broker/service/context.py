@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker.logs.files import LogFiles
 from broker.service.clock import Clock, Listening
 from broker.service.feed import Feed
+from broker.service.views import Fits
 from broker.service.wake import Wake
 from broker.store.contract import Store
 from broker.wire.settings import BrokerSettings
@@ -43,6 +44,7 @@ class Broker:
     make_secret: Callable[[], str]
     installation: str
     version: str
+    fits: Fits = field(default_factory=Fits)
 
     @property
     def lease_ms(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +14,7 @@ from broker.core.states import Cause, Claimed, Facts
 from broker.service.context import Broker
 from broker.service.rows import read_job
 from broker.service.transition import LostSwap, apply
+from broker.service.views import registered
 from broker.service.wake import Look, Parked
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import JobSpec
@@ -89,17 +89,6 @@ def claim(
 def machine_of(worker: Row) -> Machine:
     """What is left of a `claimant`."""
     return replace(registered(worker), free=worker["slots"] - worker["used"] - worker["strangers"])
-
-
-def registered(worker: Row) -> Machine:
-    """What a worker said of itself, as if nothing ran there."""
-    return Machine(
-        name=worker["name"],
-        online=bool(worker["online"]),
-        slots=worker["slots"],
-        free=worker["slots"],
-        tags=frozenset(json.loads(worker["tags"])),
-    )
 
 
 def next_number(tx: Tx, worker: Row) -> int:

@@ -20,7 +20,7 @@ from broker.core.fence import Standing, standing
 from broker.core.matching import Machine
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import LIVE, Cause, Facts, Illegal
-from broker.service import dispatch
+from broker.service import dispatch, views
 from broker.service.context import Broker, Caller
 from broker.service.rows import assignment_row, job_row, read_job
 from broker.service.transition import apply, decide, event
@@ -147,7 +147,7 @@ async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, clien
         number, deliveries = heard.deliveries(claims=said.accept)
         urgent = bool(deliveries or stops or heard.news)
         answer = PollAnswer(number=number, deliveries=deliveries, stops=stops, verdicts=heard.verdicts)
-        return answer, None if urgent else dispatch.registered(heard.worker)
+        return answer, None if urgent else views.registered(heard.worker)
 
     # A client that has left by now gets nothing claimed; one that leaves later is caught by the pending lease.
     if await client.gone():

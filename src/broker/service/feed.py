@@ -1,7 +1,7 @@
 """The story of all events, read once for everybody who follows it.
 
 A thousand streams that each asked the store after each commit would cost more than the work they tell of. So events
-are read in pages that all streams share, and streams get their turns in rounds that take at most a fifth of the time:
+are read in pages that all streams share, and streams get their turns in rounds that take at most a tenth of the time:
 under load they lag behind, without gap or repeat, and the work does not.
 """
 
@@ -20,11 +20,11 @@ from broker.store.contract import Store, Tx
 from broker.wire.events import Event
 
 PAGE = 200
-MOST_PAGES_KEPT = 64
+MOST_PAGES_KEPT = 16
 MOST_TEXTS_KEPT = 4
 STREAMS_AT_ONCE = 32
 LOOP_STEPS_OF_A_TURN = 4  # wake, look, send; a page that has to be read comes later
-REST = 4.0
+REST = 9.0
 LONGEST_REST_S = 1.0
 
 

@@ -43,7 +43,11 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
             event(tx, EventType.JOB_SUBMITTED, job=first, project=spec.project, actor=caller.actor)
         else:
             event_of_array(tx, EventType.JOB_SUBMITTED, first, caller.actor)
-        hopeless = views.waits_for(verdict.because) if verdict.because else views.hopeless(tx, Shape.of(spec), place)
+        hopeless = (
+            views.waits_for(verdict.because)
+            if verdict.because
+            else views.hopeless(tx, broker.fits, Shape.of(spec), place)
+        )
         if spec.count is None:
             return Submitted(id=first, state=JobState.QUEUED, waiting=hopeless)
         return Submitted(

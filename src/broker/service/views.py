@@ -16,6 +16,7 @@ from broker.wire.workers import Slots, Worker
 
 # At submit, "it will start in a moment" and "the machine is busy" are no news; these are.
 MOST_RUNNING_SHOWN = 100
+MOST_HINTS = 1000
 EPOCH = datetime.fromtimestamp(0, UTC)
 WORTH_SAYING_AT_SUBMIT = frozenset({"no_worker", "no_worker_fits", "workers_offline"})
 
@@ -72,14 +73,44 @@ class Waiting:
         return waiting(shape, self._machines, refused)
 
 
-def hopeless(tx: Tx, shape: Shape, place: str) -> Reason | None:
+class Fits:
+    """For each shape a worker that could take it, as last seen: a hint, which is checked before it is believed."""
+
+    def __init__(self) -> None:
+        self._worker: dict[Shape, str] = {}
+
+    def somebody(self, tx: Tx, shape: Shape) -> bool:
+        """Could a worker that is there take such a job, at least when it has nothing else to do?"""
+        hint = self._worker.get(shape)
+        row = tx.one("worker", worker=hint) if hint is not None else None
+        if row is not None and row["online"] and not never(shape, registered(row)):
+            return True
+        for row in tx.all("online_workers"):
+            if not never(shape, registered(row)):
+                if len(self._worker) >= MOST_HINTS:
+                    self._worker.clear()
+                self._worker[shape] = row["id"]
+                return True
+        return False
+
+
+def hopeless(tx: Tx, fits: Fits, shape: Shape, place: str) -> Reason | None:
     """What is worth saying at submit: that no worker which is there could ever take the job."""
-    for row in tx.all("some_online"):
-        tags = frozenset(json.loads(row["tags"]))
-        if not never(shape, Machine(row["name"], online=True, slots=row["slots"], free=row["slots"], tags=tags)):
-            return None
+    if fits.somebody(tx, shape):
+        return None
     found = Waiting(tx).reason(shape, place)
     return found if found.code in WORTH_SAYING_AT_SUBMIT else None
+
+
+def registered(worker: Row) -> Machine:
+    """What a worker said of itself, as if nothing ran there."""
+    return Machine(
+        name=worker["name"],
+        online=bool(worker["online"]),
+        slots=worker["slots"],
+        free=worker["slots"],
+        tags=frozenset(json.loads(worker["tags"])),
+    )
 
 
 def job(tx: Tx, row: Row, waits: Waiting) -> Job:

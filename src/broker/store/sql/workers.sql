@@ -11,9 +11,9 @@ SELECT workers.*, (
   ) AS paused
 FROM workers WHERE id = :worker;
 
--- name: some_online
--- A few workers that are there: most jobs fit one of them.
-SELECT name, online, slots, tags FROM workers WHERE online = 1 LIMIT 8;
+-- name: online_workers
+-- The workers that are there.
+SELECT id, name, online, slots, tags FROM workers WHERE online = 1;
 
 -- name: workers
 -- All workers, with what is reserved on each.
