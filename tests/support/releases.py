@@ -12,16 +12,14 @@ import sys
 import sysconfig
 import tarfile
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 
 import jobd_mcp
-from support.requirements import require
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCE = Path(jobd_mcp.__file__).parent.parent
-FIRST = "390969a78bece4299777f0a8edd80bc3f725e9df"
-"""The first whole product, as it was committed: the oldest release that an upgrade is promised from."""
+FIRST = ROOT / "tests" / "upgrade" / "release-0.1.0.tar.xz"
+"""`src` of the first whole product: the oldest release that an upgrade is promised from."""
 
 _OURS = ("broker", "jobd_mcp", "worker")
 _COMMANDS = {"job": "jobd_mcp.cli", "jobd-mcp": "jobd_mcp.pipe"}
@@ -63,16 +61,9 @@ def install(directory: Path, version: str, source: Path = SOURCE) -> Release:
     return release
 
 
-def source_of(commit: str, directory: Path) -> Path:
-    """The packages as they were at `commit`, from this clone's own history."""
-    git = shutil.which("git")
-    archive = subprocess.run(
-        [git or "git", "-C", str(ROOT), "archive", commit, "src"], capture_output=True, check=False
-    ) if git else None  # fmt: skip
-    found = archive is not None and archive.returncode == 0
-    require(f"commit {commit[:7]} in the git history", found, how="a full clone: git fetch --unshallow")
-    assert archive is not None
-    with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
+def source_of(archive: Path, directory: Path) -> Path:
+    """The packages of a release, from the archive that is kept of it: a clone may have no history."""
+    with tarfile.open(archive) as files:
         files.extractall(directory, filter="data")
     return directory / "src"
 

@@ -31,7 +31,7 @@ def shelf() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def older(shelf: Path) -> Release:
-    """The first release, from the history."""
+    """The first release, from its archive."""
     return releases.install(shelf / "older", OLDER, releases.source_of(releases.FIRST, shelf / "first"))
 
 
