@@ -24,9 +24,11 @@ SMALL = {
     ),
     "queries.py": (["--jobs", "200", "--asks", "3", "--runs", "1"], ["job_get ", "job_list, name of most "]),
     "many.py": (
-        ["--cycles", "32", "--submits", "16", "--idle", "5", "--streams", "5", "--finished", "100", "--hour", "64"]
-        + ["--runs", "1"],
-        ["few ", "idle workers ", "streams ", "finished jobs ", "all of these ", "an hour of work "],
+        [
+            *("--cycles", "32", "--submits", "16", "--idle", "5", "--streams", "5", "--finished", "100"),
+            *("--hour", "64", "--situations", "few", "all of these", "--runs", "1"),
+        ],
+        ["few ", "all of these ", "an hour of work "],
     ),
     "tool_call.py": (["--calls", "3", "--runs", "1"], ["private socket ", "/mcp "]),
     "stdio.py": (["--starts", "1", "--runs", "1"], ["jobd-mcp to tools/list "]),

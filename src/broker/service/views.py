@@ -43,6 +43,7 @@ class Waiting:
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
         self._machines: list[Machine] | None = None
+        self._shapes: dict[int, Shape] = {}
         self._reasons: dict[tuple[Shape, str], Reason] = {}
 
     def reason(self, shape: Shape, place: str) -> Reason:
@@ -50,9 +51,12 @@ class Waiting:
             self._reasons[shape, place] = self._reason(shape, place)
         return self._reasons[shape, place]
 
-    def of_job(self, row: Row) -> Reason | None:
-        key = self._tx.one("shape_key", shape=row["shape"])
-        return self.reason(Shape.from_key(key["key"]), row["place"]) if key is not None else None
+    def of_job(self, row: Row) -> Reason:
+        if row["shape"] not in self._shapes:
+            key = self._tx.one("shape_key", shape=row["shape"])
+            assert key is not None, "jobs refer to their shape"
+            self._shapes[row["shape"]] = Shape.from_key(key["key"])
+        return self.reason(self._shapes[row["shape"]], row["place"])
 
     def _reason(self, shape: Shape, place: str) -> Reason:
         if self._machines is None:
