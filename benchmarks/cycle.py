@@ -156,7 +156,7 @@ async def measure_behind(ineligible: int, workers: int, cycles: int, table: Tabl
     """Batches only: they have the least else to pay for."""
     async with Private() as own:
         await fill(own, ineligible // 2, priority=50, cwd="/not/here")
-        await fill(own, ineligible - ineligible // 2, priority=50, needs=["nobody-has-this"])
+        await fill(own, ineligible - ineligible // 2, priority=49, needs=["nobody-has-this"])
         await fill(own, cycles + 1000)
         row = f"1,000 queued behind {ineligible:,}, batches of 8"
         await measure(own, workers, 8, cycles, row, table, refusing=True)

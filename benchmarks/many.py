@@ -55,7 +55,6 @@ async def prepared(situation: Situation) -> AsyncIterator[Private]:
             await stack.enter_async_context(idle_workers(own, situation.idle))
         if situation.streams:
             stack.enter_context(followers(own.socket, situation.streams))
-            await asyncio.sleep(2)
         yield own
 
 
@@ -110,12 +109,14 @@ async def idle_workers(own: Private, number: int) -> AsyncIterator[None]:
 @contextlib.contextmanager
 def followers(socket: Path, number: int) -> Iterator[None]:
     """A process that follows all events `number` times, and throws them away."""
-    started = subprocess.Popen([sys.executable, __file__, "--follow", str(socket), str(number)])
-    try:
-        yield
-    finally:
-        started.kill()
-        started.wait()
+    command = [sys.executable, __file__, "--follow", str(socket), str(number)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as started:
+        try:
+            assert started.stdout is not None
+            started.stdout.readline()  # all are connected
+            yield
+        finally:
+            started.kill()
 
 
 class Discard(asyncio.Protocol):
@@ -127,8 +128,8 @@ class Discard(asyncio.Protocol):
 async def follow(socket: str, number: int) -> None:
     loop = asyncio.get_running_loop()
     kept = [await loop.create_unix_connection(Discard, socket) for _ in range(number)]
+    print("following", len(kept), flush=True)
     await asyncio.Event().wait()
-    del kept
 
 
 async def submits(own: Private, number: int) -> float:
@@ -155,13 +156,15 @@ async def lives(own: Private, cycles: int) -> float:
 
 async def run(arguments: argparse.Namespace, table: Table) -> None:
     few: tuple[float, float] | None = None
-    for name, situation in {
+    situations = {
         "few": Situation(),
         "idle workers": Situation(idle=arguments.idle),
         "streams": Situation(streams=arguments.streams),
         "finished jobs": Situation(finished=arguments.finished),
         "all of these": Situation(arguments.idle, arguments.streams, arguments.finished),
-    }.items():
+    }
+    for name in arguments.situations or situations:
+        situation = situations[name]
         async with prepared(situation) as own:
             await lives(own, arguments.cycles // 4)  # caches are filled in all situations alike
             rates = await submits(own, arguments.submits), await lives(own, arguments.cycles)
@@ -194,6 +197,7 @@ async def main() -> None:
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--finished", type=int, default=1_000_000)
     parser.add_argument("--hour", type=int, default=20_000)
+    parser.add_argument("--situations", nargs="+", metavar="NAME", help="only these rows, as the table names them")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--follow", nargs=2, metavar=("SOCKET", "NUMBER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()

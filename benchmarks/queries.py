@@ -13,7 +13,7 @@ import asyncio
 import time
 
 from figures import Table, percentile
-from private import Private
+from private import Private, cpu_s
 from raw_http import Connection
 
 MOST_IN_AN_ARRAY = 10_000
@@ -47,12 +47,17 @@ async def measure(own: Private, jobs: int, asks: int, table: Table) -> None:
     async with Connection(own.socket) as connection:
         await fill(connection, jobs)
         for name, path in QUESTIONS.items():
-            took_s = []
+            took_s, before_s = [], cpu_s(own.broker_pid)
             for n in range(asks):
                 began = time.perf_counter()
                 await connection.call("GET", path.format(job=1 + n * 7919 % jobs))
                 took_s.append(time.perf_counter() - began)
-            table.add(name, p50_ms=percentile(took_s, 0.5) * 1e3, p99_ms=percentile(took_s, 0.99) * 1e3)
+            table.add(
+                name,
+                p50_ms=percentile(took_s, 0.5) * 1e3,
+                p99_ms=percentile(took_s, 0.99) * 1e3,
+                broker_CPU_ms=(cpu_s(own.broker_pid) - before_s) * 1e3 / asks,
+            )
 
 
 async def main() -> None:

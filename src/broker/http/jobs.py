@@ -26,7 +26,7 @@ async def job_submit(spec: JobSpec, request: Request) -> Response:
     return answered(await submit.submit(await broker_of(request), await caller(request), spec), 201)
 
 
-@router.get("/jobs", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model_exclude_none=True)
+@router.get("/jobs", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model=JobList)
 async def job_list(
     broker: The,
     state: Annotated[JobState | None, Query()] = None,
@@ -35,9 +35,9 @@ async def job_list(
     name: Annotated[str | None, Query(max_length=200)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 20,
     cursor: Annotated[str | None, Query(max_length=100, description="next_cursor of the page before.")] = None,
-) -> JobList:
+) -> Response:
     """Jobs, newest first, with counts per state."""
-    return await queries.list_jobs(broker, queries.Filter(state, project, array, name), limit, cursor)
+    return answered(await queries.list_jobs(broker, queries.Filter(state, project, array, name), limit, cursor))
 
 
 @router.get("/jobs/wait", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model_exclude_none=True)
@@ -55,16 +55,16 @@ async def job_wait(
     return await queries.wait(broker, job or [], array, mode, min(timeout_s, LONGEST_WAIT_S), request.is_disconnected)
 
 
-@router.get("/jobs/{job}", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model_exclude_none=True)
+@router.get("/jobs/{job}", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model=Job)
 async def job_get(
     job: Id,
     broker: The,
     detail: Annotated[
         Literal["concise", "full"], Query(description="full: specification and every delivery.")
     ] = "concise",
-) -> Job:
+) -> Response:
     """How one job stands, and why."""
-    return await queries.get_job(broker, job, detail)
+    return answered(await queries.get_job(broker, job, detail))
 
 
 @router.get(

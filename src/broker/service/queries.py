@@ -88,8 +88,7 @@ async def list_jobs(broker: Broker, wanted: Filter, limit: int, cursor: str | No
     def fn(tx: Tx) -> JobList:
         ids = [row["id"] for row in _page(tx, wanted, before, limit + 1)]
         waits = views.Waiting(tx)
-        rows = [tx.one("job_view", job=job) for job in ids[:limit]]
-        jobs = [views.job(tx, row, waits) for row in rows if row is not None]
+        jobs = [views.job(tx, row, waits) for row in tx.all("job_views", ids=json.dumps(ids[:limit]))]
         counts = _counts(tx, wanted)
         more = str(jobs[-1].id) if len(ids) > limit else None
         return JobList(jobs=jobs, counts=counts, total=_total(tx, wanted, counts), next_cursor=more)

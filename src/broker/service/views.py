@@ -49,6 +49,7 @@ class Waiting:
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
         self._machines: list[Machine] | None = None
+        self._shapes: dict[int, Shape] = {}
         self._reasons: dict[tuple[Shape, str], Reason] = {}
 
     def reason(self, shape: Shape, place: str) -> Reason:
@@ -60,8 +61,11 @@ class Waiting:
         if row["blocked"]:
             parent = self._tx.one("open_parent", child=row["id"])
             return waits_for(Parent(parent["id"], JobState(parent["state"]))) if parent is not None else None
-        key = self._tx.one("shape_key", shape=row["shape"])
-        return self.reason(Shape.from_key(key["key"]), row["place"]) if key is not None else None
+        if row["shape"] not in self._shapes:
+            key = self._tx.one("shape_key", shape=row["shape"])
+            assert key is not None, "jobs refer to their shape"
+            self._shapes[row["shape"]] = Shape.from_key(key["key"])
+        return self.reason(self._shapes[row["shape"]], row["place"])
 
     def _reason(self, shape: Shape, place: str) -> Reason:
         if self._machines is None:

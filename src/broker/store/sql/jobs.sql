@@ -147,6 +147,15 @@ SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, j
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id = :job;
 
+-- name: job_views
+-- The same of several jobs, newest first; `ids` is a JSON list.
+SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
+  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
+  a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s
+FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
+WHERE jobs.id IN (SELECT value FROM json_each(:ids))
+ORDER BY jobs.id DESC;
+
 -- name: page_of_all
 -- A page of ids, newest first; the same for each way to ask, so that each has its index.
 SELECT id FROM jobs WHERE id < :before ORDER BY id DESC LIMIT :limit;
