@@ -112,5 +112,10 @@ def test_no_acknowledged_row_is_missing_after_five_kills_in_a_storm(tmp_path: Pa
 
 @pytest.mark.guarantee("G1")
 def test_a_store_that_answers_before_its_commit_is_seen(tmp_path: Path) -> None:
-    acknowledged = storm(tmp_path / "jobd.db", "planted", 100)
-    assert acknowledged - kept(tmp_path / "jobd.db")
+    """The kill meets an open group nearly always; on a starved machine it may need another try."""
+
+    def seen(round_: int) -> bool:
+        database = tmp_path / f"jobd-{round_}.db"
+        return bool(storm(database, "planted", 100 + round_) - kept(database))
+
+    assert any(seen(round_) for round_ in range(10))
