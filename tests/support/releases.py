@@ -65,7 +65,7 @@ def source_of(archive: Path, directory: Path) -> Path:
     """The packages of a release, from the archive that is kept of it: a clone may have no history."""
     with tarfile.open(archive) as files:
         files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and later
-        files.extractall(directory)  # noqa: S202 - our own archive
+        files.extractall(directory)
     return directory / "src"
 
 
