@@ -213,6 +213,18 @@ def workers(answer: Json) -> list[str]:
     return table(["NAME", "STATE", "HOST", "SLOTS", "SEEN", "VERSION", _open("TAGS"), _open("RUNNING")], rows)
 
 
+def worker(answer: Json) -> list[str]:
+    """One worker, after a change."""
+    known = as_object(answer)
+    running = as_list(known.get("running"))
+    lines = [f"worker {text(known.get('name'))} is {text(known.get('state'))}"]
+    if known.get("cordoned") is True and known.get("state") == "lost":
+        lines.append("it takes no new work when it is back")
+    if known.get("tags"):
+        lines.append(f"tags: {' '.join(text(tag) for tag in as_list(known.get('tags')))}")
+    return [*lines, f"runs: {' '.join(text(entry) for entry in running)}"] if running else lines
+
+
 def tokens(answer: Json) -> list[str]:
     known = [as_object(entry) for entry in as_list(as_object(answer).get("tokens"))]
     if not known:
