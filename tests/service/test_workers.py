@@ -139,7 +139,7 @@ async def test_what_comes_back_to_life_on_a_drained_worker_drains_it_again(bench
 
     assert (await state(bench), await bench.state(job)) == (S.DRAINING, "running")
     await worker.finish(delivery)
-    assert await told(bench) == ["worker_cordoned", "worker_drained", "worker_drained"]
+    assert await told(bench) == ["worker_cordoned", "worker_drained", "worker_cordoned", "worker_drained"]
 
 
 async def test_an_idle_worker_is_drained_at_once_and_a_repeat_says_nothing(bench) -> None:

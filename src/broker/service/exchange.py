@@ -23,7 +23,7 @@ from broker.service import dispatch, views
 from broker.service.context import Broker, Caller
 from broker.service.registration import admit_name, known_worker, speaks_for
 from broker.service.rows import assignment_row, job_row, read_job
-from broker.service.transition import apply, decide, event
+from broker.service.transition import apply, decide, worker_event
 from broker.service.wake import Parked, RoomFree
 from broker.service.workers import settle_drain
 from broker.store.contract import Tx
@@ -448,7 +448,7 @@ class _Exchange:
         if self.worker["online"]:
             return
         admit_name(self.tx, self.worker["id"], self.worker["name"])
-        event(self.tx, EventType.WORKER_BACK, worker=self.worker["name"])
+        worker_event(self.tx, EventType.WORKER_BACK, self.worker["id"], self.worker["name"])
 
     def _apply(self, entry: _Entry, cause: Cause, facts: Facts) -> _Entry:
         """Through the one door; the rows as they are now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from broker.service.context import Broker, Caller
-from broker.service.transition import event
+from broker.service.transition import worker_event
 from broker.service.wake import ListVoid
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType
@@ -45,10 +45,11 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
             lease_until=broker.listening.now_ms() + broker.lease_ms,
         )
         tx.run("forget_refusals", worker=worker_id, now=tx.now_ms)
-        event(
+        worker_event(
             tx,
             EventType.WORKER_REGISTERED,
-            worker=said.name,
+            worker_id,
+            said.name,
             actor=caller.actor,
             data={"epoch": said.epoch, "host": said.host, "version": said.version},
         )

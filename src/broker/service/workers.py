@@ -6,7 +6,7 @@ import json
 
 from broker.service import views
 from broker.service.context import Broker, Caller
-from broker.service.transition import event
+from broker.service.transition import worker_event
 from broker.service.wake import ListVoid, RoomFree
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType
@@ -64,7 +64,7 @@ def forget(tx: Tx, worker: str, name: str, actor: str | None) -> None:
         raise Refused(ProblemCode.WORKER_IN_USE, f"{name} is there", hint="end its process first; then it is lost")
     tx.run("free_worker", worker=worker)
     tx.run("drop_refusals", worker=worker)
-    event(tx, EventType.WORKER_REMOVED, worker=name, actor=actor)
+    worker_event(tx, EventType.WORKER_REMOVED, worker, name, actor=actor)
 
 
 def settle_drain(tx: Tx, worker: str) -> None:
@@ -79,7 +79,9 @@ def settle_drain(tx: Tx, worker: str) -> None:
         return
     tx.run("set_duty", worker=worker, duty=duty.value)
     if duty is Duty.DRAINED:
-        event(tx, EventType.WORKER_DRAINED, worker=row["name"])
+        worker_event(tx, EventType.WORKER_DRAINED, worker, row["name"])
+    else:
+        worker_event(tx, EventType.WORKER_CORDONED, worker, row["name"], data={"drain": True})
 
 
 def _called(tx: Tx, called: str) -> Row:
@@ -111,7 +113,7 @@ def _close(tx: Tx, caller: Caller, worker: str, duty: Duty) -> None:
         return
     tx.run("set_duty", worker=worker, duty=duty.value)
     drains = duty is Duty.DRAINING
-    event(tx, EventType.WORKER_CORDONED, worker=row["name"], actor=caller.actor, data={"drain": drains})
+    worker_event(tx, EventType.WORKER_CORDONED, worker, row["name"], actor=caller.actor, data={"drain": drains})
     settle_drain(tx, worker)
 
 
@@ -121,7 +123,7 @@ def _resume(tx: Tx, caller: Caller, worker: str) -> None:
     if Duty(row["duty"]) is Duty.SERVING:
         return
     tx.run("set_duty", worker=worker, duty=Duty.SERVING.value)
-    event(tx, EventType.WORKER_RESUMED, worker=row["name"], actor=caller.actor)
+    worker_event(tx, EventType.WORKER_RESUMED, worker, row["name"], actor=caller.actor)
     tx.tell(RoomFree(worker))
 
 
@@ -131,5 +133,5 @@ def _give_tags(tx: Tx, caller: Caller, worker: str, tags: list[str]) -> None:
     if json.loads(row["given_tags"]) == tags:
         return
     tx.run("give_tags", worker=worker, tags=json.dumps(tags))
-    event(tx, EventType.WORKER_UPDATED, worker=row["name"], actor=caller.actor, data={"tags": tags})
+    worker_event(tx, EventType.WORKER_UPDATED, worker, row["name"], actor=caller.actor, data={"tags": tags})
     tx.tell(ListVoid(worker))  # its parked poll knows the old tags: the next one has the new

@@ -187,7 +187,8 @@ def event_line(event: Schema) -> str:
     about = ".".join(text(event.get(name)) for name in ("job", "attempt") if event.get(name) is not None)
     by = f"by {text(event.get('actor'))}" if event.get("actor") is not None else ""
     told = as_object(event.get("data"))
-    data = ", ".join(f"{text(key)}={text(value)}" for key, value in told.items() if (key, value) != ("worker", worker))
+    shown = [(key, value) for key, value in told.items() if (key, value) != ("worker", worker) and key != "id"]
+    data = ", ".join(f"{text(key)}={text(value)}" for key, value in shown)
     kind = text(event.get("type")).ljust(_LONGEST_USUAL_EVENT)
     parts = [text(event.get("seq")), when, kind, about, text(worker), by, data]
     return "  ".join(part for part in parts if part).rstrip()
