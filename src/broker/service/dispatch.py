@@ -14,7 +14,7 @@ from broker.core.states import Cause, Claimed, Facts
 from broker.service.context import Broker
 from broker.service.rows import read_job
 from broker.service.transition import LostSwap, apply
-from broker.service.views import closed, with_room
+from broker.service.views import with_room
 from broker.service.wake import Look, Parked
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import JobSpec
@@ -58,7 +58,7 @@ def claim(
 
     `number`: that of the answer these travel in, if it has one already; it is returned.
     """
-    if worker["refused"] or closed(worker):
+    if worker["refused"]:
         return number, []
     machine = with_room(worker)
     heads = _heads(tx, worker["id"], machine, shapes)
