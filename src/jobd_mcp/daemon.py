@@ -1,7 +1,7 @@
 """The broker as a process: `python -I -m jobd_mcp.daemon jobd broker [--with-worker]`.
 
-The two words are for people who look at `ps`. Exit codes: 0 stopped by a signal, 2 a setting is wrong, 75 another
-broker holds the state directory, 1 anything else.
+The two words are for people who look at `ps`. Exit codes: 0 stopped by a signal, 2 a setting is wrong, 74 the database
+can't be used (and won't be by another try), 75 another broker holds the state directory, 1 anything else.
 
 `--successor-of=PID` replaces that broker: it is asked to end as late as can be, when nothing but the lock is missing.
 """
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_STORE = 74
 EXIT_LOCKED = 75
 _SUCCESSION_LIMIT_S = 30.0
 _LOCK_RETRY_S = 0.01
@@ -48,6 +49,7 @@ def _number(flags: list[str], name: str) -> int | None:
 def run(*, with_worker: bool, successor_of: int | None = None) -> int:
     """A broker in this process, until SIGTERM or SIGINT; the exit code. `job broker` calls this too."""
     from broker import places
+    from broker.store.contract import StoreUnusable
     from broker.wire.settings import BrokerSettings, ConfigurationError, load
     from jobd_mcp.local import LocalError
 
@@ -59,6 +61,9 @@ def run(*, with_worker: bool, successor_of: int | None = None) -> int:
     except (ConfigurationError, LocalError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILED
+    except StoreUnusable as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_STORE
 
 
 def _run(settings: BrokerSettings, state: Path, *, with_worker: bool, successor_of: int | None) -> int:
@@ -127,9 +132,9 @@ async def _until_told(settings: BrokerSettings, state: Path, *, with_worker: boo
 
 
 def _worker_environment(state: Path) -> dict[str, str]:
-    """The broker's own, for the worker of its own state directory."""
+    """The broker's own, for the worker of its own state directory. Whoever stops both means the jobs to go on."""
     own = {name: value for name, value in os.environ.items() if name not in ("JOBD_URL", "JOBD_TOKEN")}
-    return own | {"JOBD_STATE_DIR": str(state)}
+    return own | {"JOBD_STATE_DIR": str(state), "JOBD_ON_TERM": "leave"}
 
 
 def configure_logging(level: str) -> None:

@@ -7,8 +7,8 @@ import os
 import click
 
 from jobd_mcp.cli import rendering
-from jobd_mcp.cli.commands import JSON_FLAG, Shape, bare_words, json_flag, operation_command, show
 from jobd_mcp.cli.connection import connect
+from jobd_mcp.cli.operation_command import JSON_FLAG, Shape, bare_words, json_flag, operation_command, show
 from jobd_mcp.cli.surface import by_name
 
 _LIST = Shape("worker_list", rendering.workers)
