@@ -24,13 +24,15 @@ from broker import places
 from broker.http import auth, fleet, jobs, problems, streams, system
 from broker.logs.files import LogFiles
 from broker.service import dispatch, sweeps
-from broker.service.clock import Clock, Listening, SystemClock
+from broker.service.clock import Clock, Jumps, Listening, SystemClock
 from broker.service.context import Broker
 from broker.service.feed import Feed
 from broker.service.wake import Wake
-from broker.store.contract import Store, Tx
+from broker.store.contract import Store, StoreUnusable, Tx
 from broker.store.sqlite import open_sqlite
 from broker.wire.settings import BrokerSettings, ConfigurationError
+
+__all__ = ["AlreadyRunning", "StoreUnusable"]  # what can keep a broker from starting
 
 log = structlog.get_logger("broker")
 
@@ -74,6 +76,7 @@ async def open_broker(settings: BrokerSettings, state: Path, clock: Clock | None
             settings=settings,
             clock=clock,
             listening=Listening(clock, listened_ms, most_s=2 * settings.sweep_s + 1),
+            jumps=Jumps(clock),
             wake=wake,
             feed=Feed(store, wake),
             logs=LogFiles(state / "logs"),

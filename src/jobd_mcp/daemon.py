@@ -49,7 +49,6 @@ def _number(flags: list[str], name: str) -> int | None:
 def run(*, with_worker: bool, successor_of: int | None = None) -> int:
     """A broker in this process, until SIGTERM or SIGINT; the exit code. `job broker` calls this too."""
     from broker import places
-    from broker.store.contract import StoreUnusable
     from broker.wire.settings import BrokerSettings, ConfigurationError, load
     from jobd_mcp.local import LocalError
 
@@ -61,16 +60,13 @@ def run(*, with_worker: bool, successor_of: int | None = None) -> int:
     except (ConfigurationError, LocalError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILED
-    except StoreUnusable as error:
-        sys.stderr.write(f"{error}\n")
-        return EXIT_STORE
 
 
 def _run(settings: BrokerSettings, state: Path, *, with_worker: bool, successor_of: int | None) -> int:
     import asyncio
 
     import jobd_mcp.serve  # noqa: F401 - all there is to load: what runs needs no file of the installation any more
-    from broker.app import AlreadyRunning, tcp_address
+    from broker.app import AlreadyRunning, StoreUnusable, tcp_address
     from jobd_mcp.local import alive
 
     configure_logging(settings.log_level)
@@ -91,6 +87,9 @@ def _run(settings: BrokerSettings, state: Path, *, with_worker: bool, successor_
                 sys.stderr.write(f"{error}\n")
                 return EXIT_LOCKED
             time.sleep(_LOCK_RETRY_S)
+        except StoreUnusable as error:
+            sys.stderr.write(f"{error}\n")
+            return EXIT_STORE
         else:
             return 0
 

@@ -13,6 +13,7 @@ import structlog
 from broker.core.ending import loss
 from broker.core.rows import StopKind
 from broker.core.states import Facts, Illegal
+from broker.service import retention
 from broker.service.cancel import request_stop
 from broker.service.context import Broker
 from broker.service.rows import assignment_row, read_job
@@ -97,6 +98,7 @@ SWEEPS = (
         every=lambda broker: max(broker.settings.sweep_s, broker.settings.start_limit_s / 4),
         run=stop_slow_starts,
     ),
+    Sweep("retention", every=retention.every_s, run=retention.prune),
 )
 
 

@@ -72,7 +72,10 @@ def check_place(path: Path) -> None:
 
 
 async def open_writer(path: Path) -> Connection:
-    return await _opened(path, "PRAGMA journal_mode = WAL", _WRITER_CACHE_KIB)
+    connection = await _opened(path, "PRAGMA journal_mode = WAL", _WRITER_CACHE_KIB)
+    # What is replaced or deleted is overwritten: environment values and what is pruned are gone from the file, too.
+    await connection.call(lambda own: own.execute("PRAGMA secure_delete = ON").fetchall())
+    return connection
 
 
 async def open_reader(path: Path) -> Connection:

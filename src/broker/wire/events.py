@@ -48,6 +48,8 @@ class EventType(StrEnum):
     WORKER_UPDATED = "worker_updated", "Its tags were changed; the data have those that it is given now."
     WORKER_REMOVED = "worker_removed", "A worker that was lost was forgotten."
     RECLAIM_SUPPRESSED = "reclaim_suppressed", "The broker was away or frozen; that time is not counted against leases."
+    LOGS_PRUNED = "logs_pruned", "Output of jobs that ended long ago was removed; the data name them, as 1..50,53."
+    JOBS_PRUNED = "jobs_pruned", "Jobs that ended long ago were removed, with their events; the data name them."
     TOKEN_CREATED = "token_created", "A token was made; the data carry its name and scopes, never the token."
     TOKEN_REVOKED = "token_revoked", "A token was revoked and is refused from now on."
 
@@ -67,3 +69,6 @@ class Event(Frozen):
 class EventList(Frozen):
     events: list[Event]
     next_cursor: int = Field(description="Pass as since to go on after the last of these.")
+    pruned_to: int | None = Field(
+        default=None, description="Events after since and up to this one were removed, with their jobs."
+    )
