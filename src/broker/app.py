@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import importlib.metadata
 import os
 import resource
@@ -28,38 +27,17 @@ from broker.service.clock import Clock, Jumps, Listening, SystemClock
 from broker.service.context import Broker
 from broker.service.feed import Feed
 from broker.service.wake import Wake
+from broker.state import DATABASE_NAME, INSTALLATION_NAME, LOGS_NAME, RESTORED_NAME, AlreadyRunning, state_lock
 from broker.store.contract import Store, StoreUnusable, Tx
 from broker.store.sqlite import open_sqlite
 from broker.wire.settings import BrokerSettings, ConfigurationError
 
-__all__ = ["AlreadyRunning", "StoreUnusable"]  # what can keep a broker from starting
+__all__ = ["AlreadyRunning", "StoreUnusable", "state_lock"]  # what can keep a broker from starting
 
 log = structlog.get_logger("broker")
 
-LOCK_NAME = "broker.lock"
-DATABASE_NAME = "jobd.sqlite3"
-INSTALLATION_NAME = "installation"
 SHUTDOWN_GRACE_S = 5
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-class AlreadyRunning(Exception):
-    """Another broker holds the lock of this state directory."""
-
-
-@contextmanager
-def state_lock(state: Path) -> Iterator[None]:
-    """The one flock of a state directory, taken before the database is opened. Raises AlreadyRunning."""
-    places.private_directory(state)
-    handle = os.open(state / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise AlreadyRunning(f"a broker is running on {state} already") from None
-        yield
-    finally:
-        os.close(handle)
 
 
 @asynccontextmanager
@@ -67,6 +45,8 @@ async def open_broker(settings: BrokerSettings, state: Path, clock: Clock | None
     """A broker with its store open and its loops running. The caller holds the state directory's lock."""
     clock = clock or SystemClock()
     wake = Wake()
+    if (state / RESTORED_NAME).exists():
+        raise StoreUnusable("a restore was interrupted: run job restore FILE --force again, and it will be finished")
     store = await open_sqlite(state / DATABASE_NAME, clock_ms=clock.wall_ms, on_commit=wake.heard)
     try:
         installation, listened_ms = await _remembered(store)
@@ -79,7 +59,7 @@ async def open_broker(settings: BrokerSettings, state: Path, clock: Clock | None
             jumps=Jumps(clock),
             wake=wake,
             feed=Feed(store, wake),
-            logs=LogFiles(state / "logs"),
+            logs=LogFiles(state / LOGS_NAME),
             make_secret=lambda: secrets.token_urlsafe(32),
             installation=installation,
             version=importlib.metadata.version("jobd-mcp"),

@@ -48,6 +48,7 @@ class EventType(StrEnum):
     WORKER_UPDATED = "worker_updated", "Its tags were changed; the data have those that it is given now."
     WORKER_REMOVED = "worker_removed", "A worker that was lost was forgotten."
     RECLAIM_SUPPRESSED = "reclaim_suppressed", "The broker was away or frozen; that time is not counted against leases."
+    RESTORED = "restored", "The database was restored from a backup: what happened after that is forgotten."
     LOGS_PRUNED = "logs_pruned", "Output of jobs that ended long ago was removed; the data name them, as 1..50,53."
     JOBS_PRUNED = "jobs_pruned", "Jobs that ended long ago were removed, with their events; the data name them."
     TOKEN_CREATED = "token_created", "A token was made; the data carry its name and scopes, never the token."
