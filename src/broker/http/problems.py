@@ -11,11 +11,12 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from broker.store.contract import StorageError, StorageFull
-from broker.wire.jobs import CancelRequest, JobSpec
+from broker.wire.jobs import CancelRequest, JobSpec, PreemptRequest
 from broker.wire.problems import FieldProblem, Problem, ProblemCode, Refused
 
 log = structlog.get_logger("broker.http")
@@ -43,6 +44,8 @@ STATUS: Mapping[ProblemCode, int] = {
     C.OFFSET_GAP: 409,
     C.BAD_CHECKSUM: 400,
     C.ALREADY_TERMINAL: 409,
+    C.NOT_RUNNING: 409,
+    C.NOT_PREEMPTIBLE: 409,
     C.DEPENDENCY_UNSATISFIABLE: 409,
     C.CONFIRMATION_NEEDED: 409,
     C.PAYLOAD_TOO_LARGE: 413,
@@ -136,7 +139,7 @@ def invalid_request(method: str, path: str, errors: Iterable[Mapping[str, Any]])
         detail,
         field=first.field or None,
         errors=found if len(found) > 1 else None,
-        hint=_hint(first, JobSpec if spec else CancelRequest),
+        hint=_hint(first, JobSpec if spec else PreemptRequest if path.endswith("/preempt") else CancelRequest),
     )
 
 
@@ -152,7 +155,7 @@ def _field(error: Mapping[str, Any]) -> FieldProblem:
     return FieldProblem(field=".".join(location), message=message)
 
 
-def _hint(first: FieldProblem, model: type[JobSpec | CancelRequest]) -> str | None:
+def _hint(first: FieldProblem, model: type[BaseModel]) -> str | None:
     if first.message == "there is no such field":
         name = first.field.rsplit(".", 1)[-1]
         near = difflib.get_close_matches(name, model.model_fields, n=1)

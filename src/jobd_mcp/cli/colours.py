@@ -13,8 +13,10 @@ OF_STATE: Mapping[str, str] = {
     "assigned": "cyan",
     "stopping": "yellow",
     "cancelled": "yellow",
+    "preempted": "yellow",
     "failed": "red",
     "orphaned": "red",
+    "scheduling_timeout": "red",
     "lost": "red",
 }
 

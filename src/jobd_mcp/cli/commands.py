@@ -36,6 +36,7 @@ SHAPES = {
     "list": Shape("job_list", rendering.job_list),
     "status": Shape("job_get", rendering.job, bare="job"),
     "cancel": Shape("job_cancel", rendering.cancelled, bare="job"),
+    "preempt": Shape("job_preempt", rendering.stopped, bare="job"),
     "workers": Shape("worker_list", rendering.workers),
 }
 TOKEN_SHAPES = {
@@ -58,7 +59,7 @@ WRITTEN = {
     "doctor": "doctor:doctor_command",
     "completion": "completion:completion_command",
 }
-ORDER = ("submit", "run", "list", "status", "logs", "wait", "cancel", "top", "workers", "events", "token")
+ORDER = ("submit", "run", "list", "status", "logs", "wait", "cancel", "preempt", "top", "workers", "events", "token")
 _EXPLICIT = {shape.operation for shape in SHAPES.values()} | {"job_submit", "job_wait", "job_logs", "job_events"}
 
 
