@@ -14,7 +14,9 @@ Schema: TypeAlias = "dict[str, Json]"
 DEEPEST = 24
 LARGEST_INTEGER = 1 << 53  # as far as JSON goes: no bound that says anything
 _NOISE = frozenset({"title", "discriminator", "examples", "propertyNames", "$schema", "$id"})
-_BOUNDS = frozenset({"maxLength", "maxItems"})  # far away from what anybody means; the broker judges them
+_BOUNDS = frozenset(
+    {"maxLength", "maxItems", "maxProperties"}
+)  # far away from what anybody means; the broker judges them
 _COMBINATORS = ("anyOf", "oneOf", "allOf")
 _HOLDS_ONE = frozenset({"items", "not", "additionalProperties", "patternProperties"})
 _HOLDS_LIST = frozenset({*_COMBINATORS, "prefixItems"})

@@ -125,7 +125,7 @@ async def job_cancel(request: CancelRequest, broker: The, who: Who) -> CancelAns
     response_model_exclude_none=True,
 )
 async def job_preempt(job: Id, request: PreemptRequest, broker: The, who: Who) -> StoppedJob:
-    """Stop a preemptible job that runs, to make room: TERM, then KILL. on_preempt says whether it is queued again."""
+    """Stop a preemptible job, to make room; on_preempt says whether it is queued again."""
     return await preempt.preempt(broker, who, job, request)
 
 

@@ -68,6 +68,11 @@ Limit = Annotated[float | Literal["none"], BeforeValidator(_limit), WithJsonSche
 """Seconds, or the word none: no limit, whatever the defaults say. Not given is neither."""
 
 
+def _either(schema: dict[str, Any]) -> None:
+    """A schema without a default: a project's may be either, so both words can be said."""
+    del schema["default"]
+
+
 class Frozen(BaseModel):
     """Unknown fields are refused: a typo must never be accepted and then ignored."""
 
@@ -101,12 +106,12 @@ class Conditions(Frozen):
         description="requeue; requeue_exclusive: never two copies; orphan: never again.",
     )
     checkpoint_grace_s: float = Field(default=10, ge=0, le=86_400, description="Seconds from TERM to KILL.")
-    max_wall_s: Limit | None = Field(default=None, description="Fails when it runs longer.")
-    idle_timeout_s: Limit | None = Field(default=None, description="Fails when it prints nothing for so long.")
+    max_wall_s: Limit | None = Field(default=None, description="Fails when it runs longer; none: no limit.")
+    idle_timeout_s: Limit | None = Field(default=None, description="Fails when silent for so long.")
     first_output_timeout_s: Limit | None = None
-    scheduling_timeout_s: Limit | None = Field(default=None, description="Ends unstarted when ready for so long.")
-    preemptible: bool = False
-    on_preempt: OnPreempt = OnPreempt.STOP
+    scheduling_timeout_s: Limit | None = Field(default=None, description="Gives up the queue after so long.")
+    preemptible: bool = Field(default=False, json_schema_extra=_either)
+    on_preempt: OnPreempt = Field(default=OnPreempt.STOP, description="When preempted.")
 
 
 class JobSpec(Conditions, Program):

@@ -83,7 +83,10 @@ WHERE worker = :worker AND reserved = 1 AND state IN ('acked', 'started') AND st
 
 -- name: walls_over
 -- Running for so long that their own supervisor should have stopped them.
-SELECT * FROM assignments WHERE state = 'started' AND wall_until <= :listened ORDER BY wall_until LIMIT :limit;
+SELECT * FROM assignments INDEXED BY assignments_walls
+WHERE state = 'started' AND wall_until <= :listened
+ORDER BY wall_until
+LIMIT :limit;
 
 -- name: note_kill_failed
 -- Which of its processes KILL does not end, as its holder says; null: none.

@@ -237,4 +237,7 @@ WHERE id = :id AND version = :expected AND state = 'queued';
 
 -- name: schedules_over
 -- Queued jobs that were ready for as long as they wanted to wait.
-SELECT id FROM jobs WHERE state = 'queued' AND schedule_until <= :listened ORDER BY schedule_until LIMIT :limit;
+SELECT id FROM jobs INDEXED BY jobs_schedule
+WHERE state = 'queued' AND schedule_until <= :listened
+ORDER BY schedule_until
+LIMIT :limit;
