@@ -44,10 +44,10 @@ async def started(client: BrokerClient, job: int, mark: Path) -> None:
     """It runs so far that it has left its mark."""
     await eventually(mark.exists, within_s=30)
 
-    async def is_running() -> bool:
-        return (await client.job_get(job)).state.value == "running"
+    async def is_told() -> bool:
+        return (await client.job_get(job)).state.value not in ("queued", "assigned")
 
-    await eventually(is_running, within_s=30)
+    await eventually(is_told, within_s=30)
 
 
 async def stop(client: BrokerClient, job: int, how: str) -> None:
@@ -94,7 +94,7 @@ async def test_a_stop_reaches_the_real_program_below_two_scripts(patient: Fleet,
     await patient.start_worker()
     async with patient.client() as client:
         command = f"bash {place}/outer.sh"
-        job = await submit(client, command, preemptible=True, checkpoint_grace_s=5, **limits(how, 3))
+        job = await submit(client, command, preemptible=True, checkpoint_grace_s=5, **limits(how, 6))
         await eventually(lambda: len(list(pids.iterdir())) == 3, within_s=30)
         await stop(client, job, how)
 
