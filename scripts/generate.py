@@ -65,7 +65,13 @@ def settings() -> str:
             rows.append([f"`JOBD_{name.upper()}`", f"`{name}`", default, field.description or ""])
         text += f"### {title}\n\n{table(['Environment', 'jobd.toml', 'Default', 'Meaning'], rows)}\n"
     rows = [[f"`JOBD_{name.upper()}`", meaning] for name, meaning in OTHER_KEYS.items()]
-    return text + f"### Only in the environment\n\n{table(['Environment', 'Meaning'], rows)}"
+    text += f"### Only in the environment\n\n{table(['Environment', 'Meaning'], rows)}\n"
+    tables = [
+        [f"`[{name}.NAME]`", field.description or ""]
+        for name, field in BrokerSettings.model_fields.items()
+        if is_file_only(BrokerSettings, name)
+    ]
+    return text + f"### Only in jobd.toml\n\n{table(['Table', 'Meaning'], tables)}"
 
 
 def project_defaults() -> str:
@@ -74,10 +80,14 @@ def project_defaults() -> str:
     for name, field in Conditions.model_fields.items():
         floor = given(FLOOR).get(name)
         shown = (
-            f"`{floor:g}` (floor)" if floor is not None else f"`{field.default}`" if field.default is not None else ""
+            f"`{floor:g}` (floor)" if floor is not None else _shown_default(field.default)
         )
         rows.append([f"`{name}`", shown, field.description or ""])
     return table(["Field", "Where nobody says", "Meaning"], rows)
+
+
+def _shown_default(value: object) -> str:
+    return "" if value is None else f"`{str(value).lower()}`"
 
 
 def events() -> str:

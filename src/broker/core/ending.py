@@ -104,7 +104,9 @@ def _late_end(final: Final) -> Cause | None:
 
 def implies_start(final: Final) -> bool:
     """True if a process certainly existed: a final report may overtake its own start report."""
-    return final.outcome in (Outcome.EXITED, Outcome.STOPPED, Outcome.LIMIT)
+    if final.outcome is Outcome.STOPPED:  # or the stop prevented its start
+        return final.exit_code is not None or final.signal is not None
+    return final.outcome in (Outcome.EXITED, Outcome.LIMIT)
 
 
 def executed(final: Final) -> bool:
