@@ -79,9 +79,7 @@ def project_defaults() -> str:
     rows = []
     for name, field in Conditions.model_fields.items():
         floor = given(FLOOR).get(name)
-        shown = (
-            f"`{floor:g}` (floor)" if floor is not None else _shown_default(field.default)
-        )
+        shown = f"`{floor:g}` (floor)" if floor is not None else _shown_default(field.default)
         rows.append([f"`{name}`", shown, field.description or ""])
     return table(["Field", "Where nobody says", "Meaning"], rows)
 
