@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from broker.http import surface
@@ -29,6 +29,7 @@ from broker.wire.states import JobState, Scope
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
 MOST_RAW = 8 << 20
+NO_WORD = PreemptRequest()
 LONGEST_WAIT_S = 40  # clients give up on a call after 45 to 60 s
 
 
@@ -124,7 +125,9 @@ async def job_cancel(request: CancelRequest, broker: The, who: Who) -> CancelAns
     openapi_extra=surface.tool(Scope.SUBMIT, destructive=True),
     response_model_exclude_none=True,
 )
-async def job_preempt(job: Id, request: PreemptRequest, broker: The, who: Who) -> StoppedJob:
+async def job_preempt(
+    job: Id, broker: The, who: Who, request: Annotated[PreemptRequest, Body()] = NO_WORD
+) -> StoppedJob:
     """Stop a preemptible job, to make room; on_preempt says whether it is queued again."""
     return await preempt.preempt(broker, who, job, request)
 
