@@ -108,6 +108,9 @@ async def _remembered(store: Store) -> tuple[str, int]:
             tx.run("set_meta", key="installation", value=uuid.uuid4().hex)
             row = tx.one("get_meta", key="installation")
         listened = tx.one("get_meta", key="listened_ms")
+        if listened is None:
+            tx.run("set_meta", key="listened_ms", value="0")
+        tx.run("forget_all_refusals")
         assert row is not None
         return str(row["value"]), int(listened["value"]) if listened is not None else 0
 
