@@ -381,8 +381,11 @@ async def test_without_the_network_a_requeue_job_goes_on_and_spools(bench: Bench
 
 
 @pytest.mark.guarantee("G9")
-async def test_without_the_network_an_exclusive_job_is_stopped_at_the_end_of_its_exclusive_lease(bench: Bench) -> None:
-    bench.broker.registered = REGISTERED.model_copy(update={"lease_s": 0.4, "exclusive_lease_s": 1.0})
+@pytest.mark.parametrize("lease_s", [0.4, 600], ids=["longer than a lease", "shorter than a lease"])
+async def test_without_the_network_an_exclusive_job_is_stopped_at_the_end_of_its_exclusive_lease(
+    bench: Bench, lease_s: float
+) -> None:
+    bench.broker.registered = REGISTERED.model_copy(update={"lease_s": lease_s, "exclusive_lease_s": 1.0})
     await bench.start()
     await bench.submit("sleep 60", on_worker_lost=OnWorkerLost.REQUEUE_EXCLUSIVE, checkpoint_grace_s=0.1)
     await eventually(lambda: "start" in bench.broker.kinds(1))
