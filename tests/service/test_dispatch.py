@@ -203,6 +203,7 @@ async def test_an_accepted_assignment_that_does_not_start_is_stopped_and_goes_el
     worker = await bench.registered()
     delivery = await worker.one()
     await worker.ack(delivery)
+    await bench.sweep()
     for _ in range(5):
         bench.clock.pass_s(13)
         await worker.report()
@@ -240,3 +241,15 @@ async def until_parked(bench, worker) -> None:
             return
         await asyncio.sleep(0.005)
     raise AssertionError("the poll was not parked")
+
+
+async def test_a_wall_clock_that_jumps_stops_nothing_that_is_about_to_start(bench) -> None:
+    await bench.submit()
+    worker = await bench.registered()
+    await worker.ack(await worker.one())
+    await bench.sweep()
+
+    bench.clock.wall += 2 * 3600 * 1000
+    await bench.sweep(after_s=1)
+
+    assert (await worker.report()).stops == []

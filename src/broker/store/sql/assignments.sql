@@ -69,11 +69,10 @@ WHERE reserved = 1 AND lease_until <= :listened AND state IN ('pending', 'acked'
 ORDER BY lease_until
 LIMIT :limit;
 
--- name: slow_starts
--- Accepted long ago, not started, and not yet asked to stop.
+-- name: not_started
+-- Accepted, not started, and not yet asked to stop.
 SELECT * FROM assignments
-WHERE state = 'acked' AND acked_at <= :before AND stop_id IS NULL AND reserved = 1
-LIMIT :limit;
+WHERE state = 'acked' AND stop_id IS NULL AND reserved = 1;
 
 -- name: stops_of_worker
 -- What this worker has been asked to stop.
