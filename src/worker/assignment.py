@@ -202,11 +202,11 @@ class Assignment:
             shim.stop("stale", 0.0, "the broker gave this assignment up")
 
     def _until(self, deadline_boot_s: float) -> None:
-        """Move the shim's own deadline forward, never back."""
+        """Move the shim's own deadline forward, never back. What it did not hear, because it listens later, was not said."""
         if self._shim is None or self.final is not None or deadline_boot_s <= self._until_boot_s:
             return
-        self._until_boot_s = deadline_boot_s
-        self._shim.until(deadline_boot_s)
+        if self._shim.until(deadline_boot_s):
+            self._until_boot_s = deadline_boot_s
 
     # The life, in order.
 
