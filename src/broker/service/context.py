@@ -45,6 +45,8 @@ class Broker:
     installation: str
     version: str
     fits: Fits = field(default_factory=Fits)
+    starting: dict[int, int] = field(default_factory=dict)
+    """Assignments that a sweep saw accepted and not started, and how long the broker had listened then."""
 
     @property
     def lease_ms(self) -> int:

@@ -76,18 +76,27 @@ def _expire(tx: Tx, *, broker: Broker, row: Row, listened: int) -> None:
 
 
 async def stop_slow_starts(broker: Broker) -> None:
-    """Accepted and not started for `start_limit_s`: a stop request, so that it goes elsewhere."""
-    limit_ms = int(broker.settings.start_limit_s * 1000)
+    """Accepted and not started for `start_limit_s`: a stop request, so that it goes elsewhere.
 
-    def fn(tx: Tx) -> None:
-        for row in tx.all("slow_starts", before=tx.now_ms - limit_ms, limit=BATCH):
+    Counted in listening time, from when a sweep saw it first: a wall clock that jumps stops nothing.
+    """
+    listened, limit_ms = broker.listening.now_ms(), int(broker.settings.start_limit_s * 1000)
+
+    def fn(tx: Tx) -> list[int]:
+        rows = tx.all("not_started")
+        slow = [row for row in rows if listened - broker.starting.get(row["id"], listened) >= limit_ms]
+        for row in slow[:BATCH]:
             assignment = assignment_row(row)
             job = read_job(tx, assignment.job)
             if job is not None and job.assignment == assignment.id:
                 why = f"accepted {broker.settings.start_limit_s:g} s ago and not started"
                 request_stop(tx, broker, job, assignment, StopKind.START_LIMIT, "jobd", why)
+        return [row["id"] for row in rows]
 
-    await broker.store.run(fn)
+    seen = await broker.store.run(fn)
+    since = {id_: broker.starting.get(id_, listened) for id_ in seen}
+    broker.starting.clear()
+    broker.starting.update(since)
 
 
 SWEEPS = (
