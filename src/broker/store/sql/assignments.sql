@@ -69,10 +69,10 @@ WHERE reserved = 1 AND lease_until <= :listened AND state IN ('pending', 'acked'
 ORDER BY lease_until
 LIMIT :limit;
 
--- name: slow_starts
--- Accepted long ago, not started, and not yet asked to stop.
-SELECT * FROM assignments
-WHERE state = 'acked' AND acked_at <= :before AND stop_id IS NULL AND reserved = 1
+-- name: unstarted
+-- Accepted, not started, and not yet asked to stop.
+SELECT id FROM assignments
+WHERE state = 'acked' AND stop_id IS NULL AND reserved = 1
 LIMIT :limit;
 
 -- name: stops_of_worker
@@ -96,6 +96,10 @@ WHERE refusals.place IN (:place, '*') AND refusals.expires_at > :now;
 -- name: forget_refusals
 -- A new epoch, or time, makes old refusals void.
 DELETE FROM refusals WHERE worker = :worker OR expires_at <= :now;
+
+-- name: shorten_refusals
+-- No refusal lasts longer than until then.
+UPDATE refusals SET expires_at = :most WHERE expires_at > :most;
 
 -- name: place_of_job
 -- The directory and environment that a job needs on its worker, as a key.
