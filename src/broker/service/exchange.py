@@ -137,12 +137,12 @@ async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, clien
     """
     mark = broker.wake.mark(worker_id)
 
-    def fn(tx: Tx) -> tuple[PollAnswer, Machine | None]:
+    def fn(tx: Tx) -> tuple[PollAnswer, Machine | None] | None:
         speaks_for(tx, caller, worker_id)
         heard = _Exchange(tx, broker, worker_id, said)
         heard.listen(())
         if not heard.fresh:
-            return PollAnswer(), None
+            return None
         stops = heard.stops()
         number, deliveries = heard.deliveries(claims=said.accept)
         urgent = bool(deliveries or stops or heard.news)
@@ -152,7 +152,11 @@ async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, clien
     # A client that has left by now gets nothing claimed; one that leaves later is caught by the pending lease.
     if await client.gone():
         return PollAnswer()
-    answer, parks = await decide(broker.store, fn)
+    found = await decide(broker.store, fn)
+    if found is None:
+        return PollAnswer()
+    broker.wake.unpark_worker(worker_id)  # whether this one parks or not: nothing more is claimed on an older list
+    answer, parks = found
     if parks is None or said.wait_s == 0:
         return answer
     poll = Parked(worker_id, said.epoch, said.accept and said.recovered, parks)
