@@ -347,6 +347,9 @@ def _assignment_after(
                 started_at=row.started_at or facts.now,
                 lease_until=_given(facts.lease_until),
                 reserved=True,
+                ended_at=None,
+                reason_code=None,
+                reason=None,
             )
         case _ if cause in LOSSES:
             reserved = row.reserved and not facts.gone
