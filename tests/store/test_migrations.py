@@ -140,7 +140,7 @@ def _of_today(number: int) -> list[Migration]:
 def test_a_database_of_before_the_limits_keeps_all_it_has_and_takes_the_new_states(tmp_path: Path) -> None:
     with database(tmp_path / "d") as connection:
         connection.execute("PRAGMA foreign_keys = ON")
-        migrate.migrate(connection, _of_today(4))
+        migrate.migrate(connection, _of_today(5))
         connection.executescript(BEFORE_STOPS)
         tables_before = {
             name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in ("jobs", "assignments")
@@ -150,7 +150,7 @@ def test_a_database_of_before_the_limits_keeps_all_it_has_and_takes_the_new_stat
             for name in ("jobs", "assignments")
         }
 
-        migrate.migrate(connection, _of_today(5))
+        migrate.migrate(connection, _of_today(6))
 
         for name, rows in tables_before.items():
             assert connection.execute(f"SELECT {', '.join(names[name])} FROM {name}").fetchall() == rows

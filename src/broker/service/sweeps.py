@@ -16,7 +16,7 @@ from broker.core.states import LIVE, Cause, Facts, Illegal
 from broker.service.context import Broker
 from broker.service.rows import read_assignment, read_job
 from broker.service.stops import request_stop
-from broker.service.transition import LostSwap, apply, event
+from broker.service.transition import LostSwap, apply, event, worker_event
 from broker.service.wake import ListVoid
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType
@@ -48,7 +48,7 @@ async def expire_leases(broker: Broker) -> None:
             event(tx, EventType.RECLAIM_SUPPRESSED, data={"gap_s": gap_ms / 1000})
         for worker in tx.all("silent_workers", listened=listened):
             if tx.run("lose_worker", worker=worker["id"], listened=listened):
-                event(tx, EventType.WORKER_LOST, worker=worker["name"])
+                worker_event(tx, EventType.WORKER_LOST, worker["id"], worker["name"])
                 tx.tell(ListVoid(worker["id"]))
         return tx.all("leases_over", listened=listened, limit=BATCH)
 
