@@ -127,7 +127,7 @@ async def test_folding_the_events_of_any_history_gives_the_tables(make_bench, se
     bench = await make_bench(start_limit_s=30)
     history = History(bench, random.Random(seed))
     await history.begin()
-    database = bench.state / "jobd.sqlite3"
+    database = bench.directory / "jobd.sqlite3"
 
     for done in range(STEPS):
         await history.step()

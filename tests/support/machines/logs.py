@@ -13,9 +13,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from broker.logs import index, reading
 from broker.logs.files import Part
 from broker.logs.index import Segment, Stream
-from broker.logs import index, reading
 from broker.service import cancel, exchange, output, submit
 from broker.wire.jobs import CancelRequest, JobSpec
 from broker.wire.problems import ProblemCode, Refused
