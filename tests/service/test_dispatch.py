@@ -64,6 +64,18 @@ async def test_a_client_that_has_gone_claims_nothing(bench) -> None:
     assert await bench.assignments(job) == ["pending"]
 
 
+async def test_a_newer_poll_that_is_answered_at_once_lets_the_older_go(bench) -> None:
+    worker = await bench.registered()
+    older = asyncio.create_task(worker.poll(wait_s=5))
+    await until_parked(bench, worker)
+
+    newer = await worker.poll(wait_s=0)
+
+    assert newer.deliveries == [] and (await asyncio.wait_for(older, 2)).deliveries == []
+    await bench.submit()
+    assert len((await worker.poll()).deliveries) == 1
+
+
 async def test_a_poll_parked_before_an_expiry_does_not_claim_on_its_old_list(bench) -> None:
     await bench.submit()
     worker = await bench.registered(slots=1)

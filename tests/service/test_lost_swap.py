@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from broker.core.states import Cause, Facts
@@ -38,15 +40,9 @@ async def test_an_end_and_a_cancel_in_the_same_instant_leave_one_end(bench) -> N
         delivery = await worker.running()
 
         cancel = bench.client.job_cancel(CancelRequest(job=[job]))
-        done = await _both(worker.finish(delivery, exit_code=code), cancel)
+        verdict, _ = await asyncio.gather(worker.finish(delivery, exit_code=code), cancel)
 
         kinds = await bench.kinds(job)
-        assert done[0] is VerdictWord.ACCEPTED
+        assert verdict is VerdictWord.ACCEPTED
         assert await bench.state(job) == ("completed" if code == 0 else "failed")
         assert [kind for kind in kinds if kind in ("job_completed", "job_failed", "job_cancelled")] == kinds[-1:]
-
-
-async def _both(first, second):
-    import asyncio
-
-    return await asyncio.gather(first, second)
