@@ -29,7 +29,7 @@ from broker.service.context import Broker
 from broker.service.feed import Feed
 from broker.service.wake import Wake
 from broker.store.contract import Store, Tx
-from broker.store.sqlite import open_sqlite
+from broker.store.sqlite import Connect, open_sqlite
 from broker.wire.settings import BrokerSettings, ConfigurationError
 
 log = structlog.get_logger("broker")
@@ -65,6 +65,7 @@ async def open_broker(
     settings: BrokerSettings,
     state: Path,
     clock: Clock | None = None,
+    connect: Connect | None = None,
     timed: Sequence[sweeps.Sweep] = sweeps.SWEEPS,
 ) -> AsyncIterator[Broker]:
     """A broker with its store open and its loops running. The caller holds the state directory's lock.
@@ -73,7 +74,9 @@ async def open_broker(
     """
     clock = clock or SystemClock()
     wake = Wake()
-    store = await open_sqlite(state / DATABASE_NAME, clock_ms=clock.wall_ms, on_commit=wake.heard)
+    store = await open_sqlite(
+        state / DATABASE_NAME, clock_ms=clock.wall_ms, on_commit=wake.heard, connect=connect
+    )
     try:
         installation, listened_ms = await _remembered(store)
         _publish_installation(state, installation)
@@ -112,6 +115,9 @@ async def _remembered(store: Store) -> tuple[str, int]:
             tx.run("set_meta", key="installation", value=uuid.uuid4().hex)
             row = tx.one("get_meta", key="installation")
         listened = tx.one("get_meta", key="listened_ms")
+        if listened is None:
+            tx.run("set_meta", key="listened_ms", value="0")
+        tx.run("forget_all_refusals")
         assert row is not None
         return str(row["value"]), int(listened["value"]) if listened is not None else 0
 

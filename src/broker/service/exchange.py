@@ -95,7 +95,7 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
             now=tx.now_ms,
             lease_until=broker.listening.now_ms() + broker.lease_ms,
         )
-        tx.run("forget_refusals", worker=worker_id, now=tx.now_ms)
+        tx.run("forget_refusals", worker=worker_id, listened=broker.listening.now_ms())
         event(
             tx,
             EventType.WORKER_REGISTERED,
@@ -318,7 +318,7 @@ class _Exchange:
                 again.append(dispatch.deliver_again(self.tx, self.broker, job, row, number))
         if not claims:
             return number, again
-        worker = dispatch.claimant(self.tx, self.worker["id"])
+        worker = dispatch.claimant(self.tx, self.broker, self.worker["id"])
         assert worker is not None
         number, claimed = dispatch.claim(self.tx, self.broker, worker, dispatch.ready(self.tx), number)
         return number, [*again, *claimed]
@@ -420,7 +420,7 @@ class _Exchange:
     def _remember_refusal(self, entry: _Entry, code: str, text: str) -> None:
         row = self.tx.one("place_of_job", job=entry.job.id)
         place = row["place"] if row is not None and code.startswith(PLACE_CODES) else "*"
-        expires_at = self.tx.now_ms + self.broker.lease_ms
+        expires_at = self._listened + self.broker.lease_ms
         self.tx.run("refuse", worker=self.worker["id"], place=place, code=code, message=text, expires_at=expires_at)
 
     # ---- the held list

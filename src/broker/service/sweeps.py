@@ -44,8 +44,6 @@ async def expire_leases(broker: Broker) -> None:
 
     def note(tx: Tx) -> list[Row]:
         tx.run("set_meta", key="listened_ms", value=str(listened))
-        # One that holds for longer than any was made to: the wall clock went back.
-        tx.run("shorten_refusals", most=tx.now_ms + broker.lease_ms)
         if gap_ms > GAP_WORTH_SAYING_MS:
             event(tx, EventType.RECLAIM_SUPPRESSED, data={"gap_s": gap_ms / 1000})
         for worker in tx.all("silent_workers", listened=listened):
@@ -96,6 +94,7 @@ async def stop_slow_starts(broker: Broker) -> None:
             if assignment.stop is None and job.assignment == assignment.id:
                 why = f"accepted {broker.settings.start_limit_s:g} s ago and not started"
                 request_stop(tx, broker, job, assignment, StopKind.START_LIMIT, "jobd", why)
+        return [row["id"] for row in rows]
 
     if slow:
         await broker.store.run(fn)
