@@ -74,9 +74,7 @@ async def open_broker(
     """
     clock = clock or SystemClock()
     wake = Wake()
-    store = await open_sqlite(
-        state / DATABASE_NAME, clock_ms=clock.wall_ms, on_commit=wake.heard, connect=connect
-    )
+    store = await open_sqlite(state / DATABASE_NAME, clock_ms=clock.wall_ms, on_commit=wake.heard, connect=connect)
     try:
         installation, listened_ms = await _remembered(store)
         _publish_installation(state, installation)

@@ -381,9 +381,9 @@ def _is(worker: Row) -> tuple[object, object]:
     return worker.get("online"), worker.get("epoch")
 
 
-def ready_and_fitting(tables: Tables, worker: Row, now_ms: int) -> list[int]:
+def ready_and_fitting(tables: Tables, worker: Row, listened_ms: int) -> list[int]:
     """Jobs that this worker could be given at once. None may be left when it has asked."""
-    refused = {place for id_, place, until in tables.refusals if id_ == worker["id"] and until > now_ms}
+    refused = {place for id_, place, until in tables.refusals if id_ == worker["id"] and until > listened_ms}
     if "*" in refused:
         return []
     free = worker["slots"] - tables.used(worker["id"]) - worker["strangers"]

@@ -543,11 +543,11 @@ class Operations(RuleBasedStateMachine):
         worker = self.tables.workers[host.id]
         if any(id_ == host.id for id_, _, _ in self.tables.refusals) or not worker["online"]:
             return  # that a refusal is over wakes nobody: the next poll sees it
-        fits = beliefs.ready_and_fitting(self.tables, worker, self.world.clock.wall_ms())
+        fits = beliefs.ready_and_fitting(self.tables, worker, self.world.broker.listening.now_ms())
         assert not fits, f"{host.name} waits, and {fits} would fit"
 
     def _nothing_fits(self, worker: str, answer: PollAnswer | ReportAnswer) -> None:
-        fits = beliefs.ready_and_fitting(self.tables, self.tables.workers[worker], self.world.clock.wall_ms())
+        fits = beliefs.ready_and_fitting(self.tables, self.tables.workers[worker], self.world.broker.listening.now_ms())
         assert not fits, f"asked, and was not given {fits}"
 
     # ---- leases
