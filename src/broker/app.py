@@ -10,7 +10,7 @@ import resource
 import secrets
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from broker.service.feed import Feed
 from broker.service.wake import Wake
 from broker.state import DATABASE_NAME, INSTALLATION_NAME, LOGS_NAME, RESTORED_NAME, AlreadyRunning, state_lock
 from broker.store.contract import Store, StoreUnusable, Tx
-from broker.store.sqlite import open_sqlite
+from broker.store.sqlite import Connect, open_sqlite
 from broker.wire.settings import BrokerSettings, ConfigurationError
 
 __all__ = ["AlreadyRunning", "StoreUnusable", "state_lock"]  # what can keep a broker from starting
@@ -41,13 +41,22 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @asynccontextmanager
-async def open_broker(settings: BrokerSettings, state: Path, clock: Clock | None = None) -> AsyncIterator[Broker]:
-    """A broker with its store open and its loops running. The caller holds the state directory's lock."""
+async def open_broker(
+    settings: BrokerSettings,
+    state: Path,
+    clock: Clock | None = None,
+    connect: Connect | None = None,
+    timed: Sequence[sweeps.Sweep] = sweeps.SWEEPS,
+) -> AsyncIterator[Broker]:
+    """A broker with its store open and its loops running. The caller holds the state directory's lock.
+
+    `timed`: what it looks at by itself; whoever passes less runs the rest.
+    """
     clock = clock or SystemClock()
     wake = Wake()
     if (state / RESTORED_NAME).exists():
         raise StoreUnusable("a restore was interrupted: run job restore FILE --force again, and it will be finished")
-    store = await open_sqlite(state / DATABASE_NAME, clock_ms=clock.wall_ms, on_commit=wake.heard)
+    store = await open_sqlite(state / DATABASE_NAME, clock_ms=clock.wall_ms, on_commit=wake.heard, connect=connect)
     try:
         installation, listened_ms = await _remembered(store)
         _publish_installation(state, installation)
@@ -66,7 +75,7 @@ async def open_broker(settings: BrokerSettings, state: Path, clock: Clock | None
         )
         loops = [asyncio.create_task(dispatch.run(broker), name="dispatch")]
         loops.append(asyncio.create_task(broker.feed.run(), name="feed"))
-        loops += [asyncio.create_task(sweeps.run(broker, sweep), name=sweep.name) for sweep in sweeps.SWEEPS]
+        loops += [asyncio.create_task(sweeps.run(broker, sweep), name=sweep.name) for sweep in timed]
         try:
             yield broker
         finally:
@@ -87,6 +96,9 @@ async def _remembered(store: Store) -> tuple[str, int]:
             tx.run("set_meta", key="installation", value=uuid.uuid4().hex)
             row = tx.one("get_meta", key="installation")
         listened = tx.one("get_meta", key="listened_ms")
+        if listened is None:
+            tx.run("set_meta", key="listened_ms", value="0")
+        tx.run("forget_all_refusals")
         assert row is not None
         return str(row["value"]), int(listened["value"]) if listened is not None else 0
 

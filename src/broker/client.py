@@ -14,9 +14,19 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
 
-from broker.line import Answer, Broken, Endpoint, Line
+from broker.line import Answer, Asks, Broken, Endpoint, Line
 from broker.wire.events import EventList, EventType
-from broker.wire.jobs import CancelAnswer, CancelRequest, Job, JobList, JobSpec, Submitted, Waited
+from broker.wire.jobs import (
+    CancelAnswer,
+    CancelRequest,
+    Job,
+    JobList,
+    JobSpec,
+    PreemptRequest,
+    StoppedJob,
+    Submitted,
+    Waited,
+)
 from broker.wire.problems import Problem, Refused
 from broker.wire.states import JobState, Scope
 from broker.wire.system import TokenList, TokenMade, TokenRequest, Whoami
@@ -47,9 +57,10 @@ class Unreachable(Exception):
 class BrokerClient:
     """`async with BrokerClient("unix:///…/broker.sock") as broker: await broker.job_submit(JobSpec(command="true"))`"""
 
-    def __init__(self, url: str, token: str | None = None) -> None:
+    def __init__(self, url: str, token: str | None = None, line: Asks | None = None) -> None:
+        """`line`: what the calls travel on, instead of HTTP to `url`."""
         self._url = url.rstrip("/")
-        self._line = Line(Endpoint.of(url), {"Authorization": f"Bearer {token}"} if token else {})
+        self._line = line or Line(Endpoint.of(url), {"Authorization": f"Bearer {token}"} if token else {})
 
     async def __aenter__(self) -> Self:
         return self
@@ -140,6 +151,11 @@ class BrokerClient:
 
     async def job_cancel(self, request: CancelRequest) -> CancelAnswer:
         return await self._call(CancelAnswer, "POST", "/v1/jobs/cancel", body=request)
+
+    async def job_preempt(self, job: int, *, reason: str | None = None, force: bool = False) -> StoppedJob:
+        """Stop a preemptible job that runs, to make room."""
+        request = PreemptRequest(reason=reason, force=force)
+        return await self._call(StoppedJob, "POST", f"/v1/jobs/{job}/preempt", body=request)
 
     async def job_events(
         self,

@@ -16,7 +16,8 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from broker.wire.states import OnWorkerLost
+from broker.wire.jobs import JobSpec
+from broker.wire.states import LimitCode, OnWorkerLost
 from broker.wire.workers import (
     Ack,
     Delivery,
@@ -49,6 +50,7 @@ LATE_GO_S = 1.0
 """How long after the deadline of a `go` its start may still become visible; then an ack is asked for again."""
 
 
+_LONGEST_LEFT = 200  # characters of it in a list
 START_TOLD_S = 0.02
 """A start is told within this time: a job that has ended by then costs one report, not two."""
 
@@ -88,6 +90,7 @@ class Assignment:
         self.job, self.attempt, self.token = job, attempt, token
         self.phase = Phase.PREPARING
         self.stopping: Stop | None = None
+        self.kill_failed: str | None = None
         self.final: Final | None = None
         self.accepted = False  # the broker has the final report
         self.stale = False  # the broker wants none of it
@@ -138,7 +141,13 @@ class Assignment:
     def held(self) -> Held:
         stopping = self.stopping.id if self.stopping else None
         return Held(
-            job=self.job, attempt=self.attempt, token=self.token, phase=self.phase, stopping=stopping, final=self.final
+            job=self.job,
+            attempt=self.attempt,
+            token=self.token,
+            phase=self.phase,
+            stopping=stopping,
+            final=self.final,
+            **({"kill_failed": self.kill_failed} if self.kill_failed is not None else {}),
         )
 
     def wake(self) -> None:
@@ -202,11 +211,11 @@ class Assignment:
             shim.stop("stale", 0.0, "the broker gave this assignment up")
 
     def _until(self, deadline_boot_s: float) -> None:
-        """Move the shim's own deadline forward, never back."""
+        """Move the shim's own deadline forward, never back. What it did not hear, because it listens later, was not said."""
         if self._shim is None or self.final is not None or deadline_boot_s <= self._until_boot_s:
             return
-        self._until_boot_s = deadline_boot_s
-        self._shim.until(deadline_boot_s)
+        if self._shim.until(deadline_boot_s):
+            self._until_boot_s = deadline_boot_s
 
     # The life, in order.
 
@@ -264,6 +273,7 @@ class Assignment:
                     grace_s=delivery.spec.checkpoint_grace_s,
                     linger_s=self._desk.linger_s,
                     log_cap=self._desk.log_cap,
+                    limits=limits_of(delivery.spec),
                     on_worker_lost=self._terms.policy,
                     extra={"lease_s": self._terms.lease_s, "exclusive_lease_s": self._terms.exclusive_lease_s},
                 )
@@ -320,23 +330,30 @@ class Assignment:
                 self._give_up()
             self.wake()
 
+        asked_boot_s = boot_s()
         ack = Ack(kind="ack", job=self.job, attempt=self.attempt, token=self.token, shim=shim.id)
         self._desk.exchange.post(ack, heard)
         try:
-            await self._prepared(shim)  # while the ack is on its way
+            await self._prepared(shim, asked_boot_s)  # while the ack is on its way
             await self._wait(lambda: bool(answers) or self._unwanted, give_up_boot_s)
         finally:
             self._desk.exchange.withdraw(self.job, self.attempt)
         return answers[0] if answers else None
 
-    async def _prepared(self, shim: Shim) -> None:
-        """Once: a shim that has listened is not made anew, whatever becomes of it. Raises Refusal."""
+    async def _prepared(self, shim: Shim, asked_boot_s: float) -> None:
+        """Once: a shim that has listened is not made anew, whatever becomes of it. Raises Refusal.
+
+        If this worker dies now, the shim must not wait for ever: nor longer than its ack gives it, which counts from
+        when it is sent, and so not before `asked_boot_s`.
+        """
         if self._listened:
             return
         try:
             await self._desk.shims.listens(shim)
-            if self._terms.policy is not OnWorkerLost.ORPHAN:
-                self._until(boot_s() + self._terms.lease_s)  # if this worker dies now, it must not wait for ever
+            if self._terms.policy is OnWorkerLost.REQUEUE:
+                self._until(asked_boot_s + self._terms.lease_s)
+            elif self._terms.policy is OnWorkerLost.REQUEUE_EXCLUSIVE:
+                self._until(asked_boot_s + min(self._terms.lease_s, self._terms.exclusive_lease_s))
         except (LaunchError, OSError) as error:
             raise self._not_prepared(error) from error
         self._listened = True
@@ -357,8 +374,17 @@ class Assignment:
                 told, self.phase = True, Phase.RUNNING
                 start = Start(kind="start", job=self.job, attempt=self.attempt, token=self.token, pid=started.pid)
                 self._desk.exchange.post(start, self.heard, within_s=START_TOLD_S)
+            self._look_for_survivors(shim)
             await self._pause()
         return final
+
+    def _look_for_survivors(self, shim: Shim) -> None:
+        """Processes that KILL does not end are told; they are listed, and keep their room, until they are gone."""
+        left = (shim.stuck() or "")[:_LONGEST_LEFT] or None
+        if left != self.kill_failed:
+            self.kill_failed = left
+            self._log.warning("the kill failed", processes=left)
+            self._desk.exchange.nudge()
 
     async def _report(self, final: Final) -> None:
         """Say how it ended until the broker has taken it, and the output to its last byte."""
@@ -410,6 +436,12 @@ class _Answer:
     def permits(self) -> bool:
         """`duplicate` is permission too, but not for what has ended."""
         return self.verdict.verdict in (VerdictWord.ACCEPTED, VerdictWord.DUPLICATE) and not self.verdict.ended
+
+
+def limits_of(spec: JobSpec) -> dict[LimitCode, float]:
+    """What the job's supervisor enforces; what is off, or was never set, is not there."""
+    values = {code: getattr(spec, f"{code.value}_s") for code in LimitCode}
+    return {code: value for code, value in values.items() if isinstance(value, int | float)}
 
 
 def _seconds(extra: Mapping[str, object], name: str) -> float:

@@ -8,14 +8,15 @@ import fcntl
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import anyio
 
-from broker.wire.states import OnWorkerLost
-from broker.wire.workers import Final, Outcome
+from broker.wire.states import LimitCode, OnWorkerLost
+from broker.wire.workers import Final, Outcome, Reached
 from worker.process import records
 from worker.process.leftovers import kill_leftovers, leave_group
 from worker.process.records import ExitRecord, Identity, Json, SpecRecord
@@ -39,6 +40,7 @@ class ShimSpec:
     linger_s: float = 2.0  # how long output is awaited after the main process's end
     on_worker_lost: OnWorkerLost = OnWorkerLost.REQUEUE
     log_cap: int = records.DEFAULT_LOG_CAP  # bytes; of a larger output the log has both ends
+    limits: Mapping[LimitCode, float] = field(default_factory=dict)  # seconds
     umask: int = 0o022
     extra: dict[str, Json] = field(default_factory=dict)
 
@@ -232,7 +234,7 @@ class Shim:
             if not leave_group(self._record["cgroup"]):
                 return None
             return Final(outcome=Outcome.NEVER_EXECUTED, reason_code="closed", reason=self._crash_line())
-        if not kill_leftovers(self._record["cookie"], self._record["cgroup"]):
+        if not self._leftovers_gone():
             return None
         _complete_index(self.out, self.idx)
         return Final(
@@ -243,6 +245,10 @@ class Shim:
             final_index_size=self.index_size(),
             dropped=_size(self.directory / records.TAIL),  # at least: what came before it was lost already
         )
+
+    def _leftovers_gone(self) -> bool:
+        """What a shim that was killed left running is killed now. False: not all of it yet."""
+        return kill_leftovers(self._record["cookie"], self._record["cgroup"])
 
     def _final_of(self, record: ExitRecord) -> Final:
         """After a power failure the files may hold less than the shim wrote: then that much was dropped."""
@@ -255,6 +261,7 @@ class Shim:
             reason_code=record["reason_code"],
             reason=_printable(record["reason"]),
             stop=record["stop"],
+            limit=_reached(record),
             final_size=size,
             final_index_size=index_size - index_size % records.ROW.size,
             dropped=record["dropped"] + record["final_size"] - size,
@@ -303,9 +310,19 @@ def _spec_of(record: SpecRecord) -> ShimSpec:
         grace_s=record["grace_s"],
         linger_s=record["linger_s"],
         log_cap=record.get("log_cap", records.DEFAULT_LOG_CAP),
+        limits={LimitCode(code): limit_s for code, limit_s in record.get("limits", {}).items()},
         on_worker_lost=OnWorkerLost(record["on_worker_lost"]),
         umask=record["umask"],
         extra=record["extra"],
+    )
+
+
+def _reached(record: ExitRecord) -> Reached | None:
+    limit = record.get("limit")
+    return (
+        None
+        if limit is None
+        else Reached(code=LimitCode(limit["code"]), limit_s=limit["limit_s"], seen_s=limit["seen_s"])
     )
 
 

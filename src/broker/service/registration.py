@@ -44,7 +44,7 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
             now=tx.now_ms,
             lease_until=broker.listening.now_ms() + broker.lease_ms,
         )
-        tx.run("forget_refusals", worker=worker_id, now=tx.now_ms)
+        tx.run("forget_refusals", worker=worker_id, listened=broker.listening.now_ms())
         worker_event(
             tx,
             EventType.WORKER_REGISTERED,
