@@ -67,13 +67,13 @@ async def open_broker(settings: BrokerSettings, state: Path, clock: Clock | None
     wake = Wake()
     store = await open_sqlite(state / DATABASE_NAME, clock_ms=clock.wall_ms, on_commit=wake.heard)
     try:
-        installation, listened_ms = await _remembered(store)
+        installation, listened_ms, away_ms = await _remembered(store)
         _publish_installation(state, installation)
         broker = Broker(
             store=store,
             settings=settings,
             clock=clock,
-            listening=Listening(clock, listened_ms, most_s=2 * settings.sweep_s + 1),
+            listening=Listening(clock, listened_ms, most_s=2 * settings.sweep_s + 1, away_ms=away_ms),
             wake=wake,
             feed=Feed(store, wake),
             logs=LogFiles(state / "logs"),
@@ -95,17 +95,19 @@ async def open_broker(settings: BrokerSettings, state: Path, clock: Clock | None
         await store.close()
 
 
-async def _remembered(store: Store) -> tuple[str, int]:
-    """The installation's id, made once, and how long it has listened in all."""
+async def _remembered(store: Store) -> tuple[str, int, int]:
+    """The installation's id, made once; how long it has listened in all; and how long ago that was, by the wall."""
 
-    def fn(tx: Tx) -> tuple[str, int]:
+    def fn(tx: Tx) -> tuple[str, int, int]:
         row = tx.one("get_meta", key="installation")
         if row is None:
             tx.run("set_meta", key="installation", value=uuid.uuid4().hex)
             row = tx.one("get_meta", key="installation")
         listened = tx.one("get_meta", key="listened_ms")
+        listened_at = tx.one("get_meta", key="listened_at")
         assert row is not None
-        return str(row["value"]), int(listened["value"]) if listened is not None else 0
+        away_ms = max(0, tx.now_ms - int(listened_at["value"])) if listened_at is not None else 0
+        return str(row["value"]), int(listened["value"]) if listened is not None else 0, away_ms
 
     return await store.run(fn)
 

@@ -42,6 +42,7 @@ async def expire_leases(broker: Broker) -> None:
 
     def note(tx: Tx) -> list[Row]:
         tx.run("set_meta", key="listened_ms", value=str(listened))
+        tx.run("set_meta", key="listened_at", value=str(tx.now_ms))
         if gap_ms > GAP_WORTH_SAYING_MS:
             event(tx, EventType.RECLAIM_SUPPRESSED, data={"gap_s": gap_ms / 1000})
         for worker in tx.all("silent_workers", listened=listened):
