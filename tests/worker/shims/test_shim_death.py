@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -74,32 +73,6 @@ async def test_a_shim_killed_before_it_listens_is_a_launch_that_failed(closed_ro
 
 def test_every_point_has_a_verdict():
     assert {*VERDICTS, "received"} == set(POINTS)
-
-
-@pytest.mark.parametrize("cgroups", [True, False], ids=["cgroup", "subreaper"])
-async def test_what_a_killed_shim_leaves_is_killed_also_daemons_with_an_empty_environment(
-    closed_room, short_dir, cgroups
-):
-    """By the cgroup; without one by the zygote, which as subreaper inherits them."""
-    closed_room.open(cgroups=cgroups)
-    marks = short_dir / "marks"
-    marks.mkdir()
-    hydra = str(Path(__file__).with_name("hydra.py"))
-    kinds = ["plain", "setsid", "ignores_term", "twice_forked_daemon", "daemon_with_empty_environment"]
-    shim = await closed_room.run(sys.executable, "-I", "-S", hydra, str(marks), *kinds)
-    await eventually((marks / "ready").exists)
-    os.kill(records.read_start(str(shim.directory))["shim"]["pid"], signal.SIGKILL)
-    final = await closed_room.ended(shim)
-    assert final.outcome is LOST
-    await eventually(lambda: not [kind for kind in kinds if _runs(int((marks / kind).read_text()))], within_s=3)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return False
 
 
 async def test_leftovers_with_the_cookie_are_found_when_shim_and_zygote_are_dead(closed_room):
