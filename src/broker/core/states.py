@@ -289,6 +289,9 @@ def _assignment_after(
                 started_at=row.started_at or facts.now,
                 lease_until=_given(facts.lease_until),
                 reserved=True,
+                ended_at=None,
+                reason_code=None,
+                reason=None,
             )
         case Cause.LOST_REQUEUED | Cause.LOST_ORPHANED | Cause.LOST_STOPPED:
             reserved = row.reserved and not facts.gone
