@@ -21,6 +21,7 @@ import uvicorn
 from fastapi import Depends, FastAPI
 
 from broker import places
+from broker.failpoint import failpoint
 from broker.http import auth, fleet, jobs, problems, streams, system
 from broker.logs.files import LogFiles
 from broker.service import dispatch, sweeps
@@ -93,6 +94,7 @@ async def open_broker(settings: BrokerSettings, state: Path, clock: Clock | None
             await asyncio.gather(*loops, return_exceptions=True)
     finally:
         await store.close()
+        failpoint("store_closed")
 
 
 async def _remembered(store: Store) -> tuple[str, int, int]:
@@ -278,13 +280,16 @@ async def run_broker(
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(state_lock(state))
+        failpoint("locked")
         broker = await stack.enter_async_context(open_broker(settings, state, clock))
         app = create_app(broker)
         listeners = bind(settings, state, environ)
+        failpoint("bound")
         if extend is not None:
             await stack.enter_async_context(extend(app, broker))
         await stack.enter_async_context(app.router.lifespan_context(app))
         await stack.enter_async_context(serving(auth.Doorman(app, broker), listeners))
+        stack.callback(failpoint, "polls_answered")
         stack.callback(broker.wake.close)  # first of all: parked polls and streams are answered, then the servers close
         _allow_many_connections()
         log.info(

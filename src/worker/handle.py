@@ -17,6 +17,7 @@ import anyio
 from broker.wire.states import OnWorkerLost
 from broker.wire.workers import Final, Outcome
 from worker.process import records
+from worker.process.failpoint import failpoint
 from worker.process.leftovers import kill_leftovers, leave_group
 from worker.process.records import ExitRecord, Identity, Json, SpecRecord
 
@@ -219,6 +220,7 @@ class Shim:
         doomed = self.directory.with_name(f".gone-{self.name}-{time.time_ns()}")
         with contextlib.suppress(FileNotFoundError):
             self.directory.rename(doomed)
+            failpoint("removing")
             _remove(doomed)
 
     def _verdict(self) -> Final | None:

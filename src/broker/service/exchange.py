@@ -20,6 +20,7 @@ from broker.core.fence import Standing, standing
 from broker.core.matching import Machine
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import LIVE, Cause, Facts, Illegal
+from broker.failpoint import failpoint
 from broker.service import dispatch, views
 from broker.service.context import Broker, Caller
 from broker.service.rows import assignment_row, job_row, read_job
@@ -106,6 +107,7 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
         tx.tell(ListVoid(worker_id))
 
     await broker.store.run(fn)
+    failpoint("registered")
     return Registered(
         installation=broker.installation,
         worker=said.name,
@@ -126,7 +128,10 @@ async def report(broker: Broker, caller: Caller, worker_id: str, said: Report) -
         heard.listen(said.transitions)
         return ReportAnswer(verdicts=heard.verdicts, stops=heard.stops())
 
-    return await decide(broker.store, fn)
+    answer = await decide(broker.store, fn)
+    if said.transitions:
+        failpoint("reported")
+    return answer
 
 
 async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, client: Client) -> PollAnswer:
@@ -153,6 +158,8 @@ async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, clien
     if await client.gone():
         return PollAnswer()
     answer, parks = await decide(broker.store, fn)
+    if answer.deliveries:
+        failpoint("claimed")
     if parks is None or said.wait_s == 0:
         return answer
     poll = Parked(worker_id, said.epoch, said.accept and said.recovered, parks)

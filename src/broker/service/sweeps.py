@@ -13,6 +13,7 @@ import structlog
 from broker.core.ending import loss
 from broker.core.rows import StopKind
 from broker.core.states import Facts, Illegal
+from broker.failpoint import failpoint
 from broker.service.cancel import request_stop
 from broker.service.context import Broker
 from broker.service.rows import assignment_row, read_job
@@ -51,7 +52,10 @@ async def expire_leases(broker: Broker) -> None:
                 tx.tell(ListVoid(worker["id"]))
         return tx.all("leases_over", listened=listened, limit=BATCH)
 
-    for row in await broker.store.run(note):
+    over = await broker.store.run(note)
+    if over:
+        failpoint("swept")
+    for row in over:
         try:
             await broker.store.run(partial(_expire, broker=broker, row=row, listened=listened))
         except (LostSwap, Illegal):
@@ -74,6 +78,7 @@ def _expire(tx: Tx, *, broker: Broker, row: Row, listened: int) -> None:
     )
     apply(tx, job, assignment, cause, facts, listened=listened)
     tx.tell(ListVoid(assignment.worker))
+    failpoint("expiring")
 
 
 async def stop_slow_starts(broker: Broker) -> None:
