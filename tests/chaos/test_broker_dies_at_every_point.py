@@ -76,7 +76,7 @@ async def test_a_broker_that_is_killed_there_loses_nothing_and_doubles_nothing(f
             await ledger.submit(client, lines=2)  # waits for the first poll; what follows is given to a parked one
             await keeper.start("w1")
             talker, endless = await a_bit_of_everything(ledger, client)
-            await eventually(lambda: f"{talker.id}.1" in ledger.lines("start"), within_s=30)
+            await eventually(lambda: ledger.started(talker), within_s=30)
             if story.hands_over:
                 if story.successor_dies:
                     fleet.failpoints["broker"] = chosen

@@ -91,6 +91,10 @@ class Ledger:
         text = self.record.read_text() if self.record.exists() else ""
         return [line.partition(" ")[2] for line in text.splitlines() if line.startswith(kind + " ")]
 
+    def started(self, asked: Asked) -> list[str]:
+        """Its attempts that were executed, in order."""
+        return [name for name in self.lines("start") if name.startswith(f"{asked.id}.")]
+
     async def all_ended(self, client: BrokerClient, *, within_s: float = 60) -> None:
         """Wait until every job that was asked for has ended, whoever dies meanwhile."""
 
@@ -115,7 +119,7 @@ class Ledger:
 
     def _of_job(self, asked: Asked, job: Job, hurt: frozenset[int]) -> Iterator[str]:
         attempts = {f"{asked.id}.{a.attempt}": a for a in job.assignments or []}
-        started = [name for name in self.lines("start") if name.startswith(f"{asked.id}.")]
+        started = self.started(asked)
         ends = dict(line.split() for line in self.lines("end") if line.startswith(f"{asked.id}."))
         yield from self._of_end(asked, job, hurt)
         for name, times in Counter(started).items():
