@@ -23,6 +23,8 @@ class Keeper:
     fleet: Fleet
     kept: set[str] = field(default_factory=set)
     ends: list[tuple[str, int]] = field(default_factory=list)
+    options: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Of each worker: what `start_worker` is told."""
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -38,7 +40,10 @@ class Keeper:
         """Start it, as often as it ends before it can be of use."""
         while True:
             try:
-                await (self.fleet.start_broker() if name == "broker" else self.fleet.start_worker(name))
+                if name == "broker":
+                    await self.fleet.start_broker()
+                else:
+                    await self.fleet.start_worker(name, **self.options.get(name, {}))
                 self.kept.add(name)
                 return
             except EndedEarly:

@@ -40,7 +40,8 @@ class Ledger:
 
     record: Path
     asked: list[Asked] = field(default_factory=list)
-    cancelled: set[int] = field(default_factory=set)
+    cancelled: dict[int, list[str]] = field(default_factory=dict)
+    """Jobs whose cancel was answered, with the attempts that had been executed by then."""
     _names: int = 0
 
     async def submit(
@@ -84,7 +85,7 @@ class Ledger:
                 break
             except Unreachable:
                 await client_pause()
-        self.cancelled.add(asked.id)
+        self.cancelled[asked.id] = self.started(asked)
 
     def lines(self, kind: str) -> list[str]:
         """What the jobs wrote of this kind, in order: `7.1`, and for an end `7.1 CODE`."""
@@ -143,6 +144,8 @@ class Ledger:
         if job.state is by_itself:
             if job.exit_code != asked.exit_code:
                 yield f"ended with exit code {job.exit_code} instead of {asked.exit_code}"
+            if asked.id in self.cancelled and f"{asked.id}.{job.attempt}" not in self.cancelled[asked.id]:
+                yield f"attempt {job.attempt} was executed after the cancel, and ended by itself"
         elif (job.state is JobState.CANCELLED and asked.id in self.cancelled) or (
             job.state is JobState.ORPHANED and asked.policy == "orphan" and asked.id in hurt
         ):
