@@ -27,8 +27,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--times", type=int, default=1, help="run each selected test so often")
     parser.addoption("--seed", type=int, help="of a campaign of faults; without it chance chooses one")
-    parser.addoption("--jobs", type=int, default=45, help="of a campaign of faults")
-    parser.addoption("--faults", type=int, default=45, help="of a campaign of faults")
+    parser.addoption("--jobs", type=int, default=42, help="of a campaign of faults")
+    parser.addoption("--faults", type=int, default=42, help="of a campaign of faults")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -118,8 +118,8 @@ class Campaign:
             kind = self.chance.choices(kinds, [FAULTS[kind] for kind in kinds])[0]
             name, length_s, pause_s = (
                 self.chance.choice(WORKERS),
-                self.chance.choice([0.2, 0.5, 1.0, 1.5 * LEASE_S]),
-                self.chance.uniform(0.05, 0.9),
+                self.chance.choice([0.2, 0.5, 1.0, 1.5 * LEASE_S, 2 * LEASE_S]),
+                self.chance.uniform(0.05, 0.7),
             )
             if await kind(self, name, length_s):
                 self.done[kind.__name__] += 1

@@ -172,17 +172,18 @@ class Ledger:
         return found
 
     async def settled(self, client: BrokerClient) -> None:
-        """Wait until the output of what ended is whole, as far as it will be."""
+        """Wait until the output of what ended is whole; what is too long by then will not get better."""
 
         async def whole() -> bool:
             for asked in self.asked:
                 job = await client.job_get(asked.id, detail="full")
                 last = (job.assignments or [None])[-1]
-                if job.state in (JobState.COMPLETED, JobState.FAILED) and last is not None and not last.log_complete:
+                ran = last is not None and job.state in (JobState.COMPLETED, JobState.FAILED)
+                if ran and not last.log_complete and (last.log_bytes or 0) <= len(asked.output):
                     return False
             return True
 
-        await eventually(whole, within_s=30, every_s=AGAIN_S)
+        await eventually(whole, within_s=20, every_s=AGAIN_S)
 
 
 async def client_pause() -> None:
