@@ -40,7 +40,7 @@ check: .venv/.dev
 	.venv/bin/python -m mypy
 
 bench: .venv/.runtime
-	@for program in submit cycle queries many submit_to_start recovery true_jobs output idle stdio cli tool_call process_start store logs; do \
+	@for program in submit cycle queries many submit_to_start recovery true_jobs output idle stdio cli tool_call process_start store logs versus_jobd; do \
 		echo; .venv/bin/python benchmarks/$$program.py || exit 1; \
 	done
 
