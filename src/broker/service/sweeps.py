@@ -100,7 +100,6 @@ async def stop_slow_starts(broker: Broker) -> None:
             if assignment.stop is None and job.assignment == assignment.id:
                 why = f"accepted {broker.settings.start_limit_s:g} s ago and not started"
                 request_stop(tx, broker, job, assignment, StopKind.START_LIMIT, "jobd", why)
-        return [row["id"] for row in rows]
 
     if slow:
         await broker.store.run(fn)
