@@ -29,9 +29,11 @@ from broker.service.clock import Clock, Listening, SystemClock
 from broker.service.context import Broker
 from broker.service.feed import Feed
 from broker.service.wake import Wake
-from broker.store.contract import Store, Tx
+from broker.store.contract import Store, StoreUnusable, Tx
 from broker.store.sqlite import Connect, open_sqlite
 from broker.wire.settings import BrokerSettings, ConfigurationError
+
+__all__ = ["AlreadyRunning", "StoreUnusable"]  # what can keep a broker from starting
 
 log = structlog.get_logger("broker")
 
@@ -75,9 +77,7 @@ async def open_broker(
     """
     clock = clock or SystemClock()
     wake = Wake()
-    store = await open_sqlite(
-        state / DATABASE_NAME, clock_ms=clock.wall_ms, on_commit=wake.heard, connect=connect
-    )
+    store = await open_sqlite(state / DATABASE_NAME, clock_ms=clock.wall_ms, on_commit=wake.heard, connect=connect)
     try:
         installation, listened_ms, away_ms = await _remembered(store)
         _publish_installation(state, installation)

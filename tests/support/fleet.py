@@ -106,7 +106,7 @@ class Fleet:
         self._must_live(name, process)
         try:
             said = (await client.job_events(type=EventType.WORKER_REGISTERED, worker=name, last=1000)).events
-            found = [w for w in (await client.worker_list()).workers if w.name == name and w.state == "online"]
+            found = [w for w in (await client.worker_list()).workers if w.name == name and w.state != "lost"]
         except Unreachable:
             return None
         known = any((event.data or {}).get("epoch", 0) > before for event in said)

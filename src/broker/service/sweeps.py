@@ -17,7 +17,7 @@ from broker.failpoint import failpoint
 from broker.service.cancel import request_stop
 from broker.service.context import Broker
 from broker.service.rows import assignment_row, read_assignment, read_job
-from broker.service.transition import LostSwap, apply, event
+from broker.service.transition import LostSwap, apply, event, worker_event
 from broker.service.wake import ListVoid
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType
@@ -50,7 +50,7 @@ async def expire_leases(broker: Broker) -> None:
             event(tx, EventType.RECLAIM_SUPPRESSED, data={"gap_s": gap_ms / 1000})
         for worker in tx.all("silent_workers", listened=listened):
             if tx.run("lose_worker", worker=worker["id"], listened=listened):
-                event(tx, EventType.WORKER_LOST, worker=worker["name"])
+                worker_event(tx, EventType.WORKER_LOST, worker["id"], worker["name"])
                 tx.tell(ListVoid(worker["id"]))
         return tx.all("leases_over", listened=listened, limit=BATCH)
 

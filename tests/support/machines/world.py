@@ -182,9 +182,7 @@ class World:
                 assignments={(row["job"], row["attempt"]): row for row in all_of("SELECT * FROM assignments")},
                 workers={row["id"]: row for row in all_of("SELECT * FROM workers")},
                 parents=parents,
-                refusals={
-                    (row["worker"], row["place"], row["expires_at"]) for row in all_of("SELECT * FROM refusals")
-                },
+                refusals={(row["worker"], row["place"], row["expires_at"]) for row in all_of("SELECT * FROM refusals")},
                 counts={
                     row["state"]: row["n"]
                     for row in all_of("SELECT state, sum(n) AS n FROM counts GROUP BY state")
