@@ -9,6 +9,7 @@ PATHS = src tests scripts examples benchmarks
 help:
 	@echo "make demo    the main job, shown on this machine in about a minute"
 	@echo "make test    all tests; ARGS='-k name' selects"
+	@echo "make chaos-long  kill, freeze and cut for hours; ARGS='--only campaign --seed 7' selects"
 	@echo "make check   format, lint, types, import contracts, lock, generated files"
 	@echo "make fix     format, and mend what the linter can"
 	@echo "make bench   what jobd costs on this machine, in about a quarter of an hour"
@@ -28,6 +29,9 @@ test: .venv/.dev
 	.venv/bin/python -m pytest -n 3 --dist loadfile -m "not serial" $(ARGS) \
 		|| { [ $$? -eq 5 ] && [ -n "$(ARGS)" ]; } || failed=1; \
 	exit $$failed
+
+chaos-long: .venv/.dev
+	.venv/bin/python scripts/chaos_long.py $(ARGS)
 
 # The comparisons come first: nothing has been written yet that could hide a difference.
 check: .venv/.dev
@@ -74,4 +78,4 @@ clean:
 	@sh tools/install.sh
 	@touch $@
 
-.PHONY: help demo test check bench fix docs pictures lock tools clean
+.PHONY: help demo test chaos-long check bench fix docs pictures lock tools clean
