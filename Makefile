@@ -9,6 +9,7 @@ PATHS = src tests scripts examples benchmarks
 help:
 	@echo "make demo    the main job, shown on this machine in about a minute"
 	@echo "make test    all tests; ARGS='-k name' selects"
+	@echo "make chaos-long  kill, freeze and cut for hours; ARGS='--only campaign --seed 7' selects"
 	@echo "make check   format, lint, types, import contracts, lock, generated files"
 	@echo "make fix     format, and mend what the linter can"
 	@echo "make machines-long  thousands of stories of the state machines; ARGS='--stories 100 logs'"
@@ -30,6 +31,9 @@ test: .venv/.dev
 		|| { [ $$? -eq 5 ] && [ -n "$(ARGS)" ]; } || failed=1; \
 	exit $$failed
 
+chaos-long: .venv/.dev
+	.venv/bin/python scripts/chaos_long.py $(ARGS)
+
 # The comparisons come first: nothing has been written yet that could hide a difference.
 check: .venv/.dev
 	.venv/bin/python scripts/check_lock.py
@@ -41,7 +45,7 @@ check: .venv/.dev
 	.venv/bin/python -m mypy
 
 bench: .venv/.runtime
-	@for program in submit cycle queries many submit_to_start true_jobs output idle stdio cli tool_call process_start store logs versus_jobd; do \
+	@for program in submit cycle queries many submit_to_start recovery true_jobs output idle stdio cli tool_call process_start store logs versus_jobd; do \
 		echo; .venv/bin/python benchmarks/$$program.py || exit 1; \
 	done
 
@@ -78,4 +82,4 @@ clean:
 	@sh tools/install.sh
 	@touch $@
 
-.PHONY: help demo test check machines-long bench fix docs pictures lock tools clean
+.PHONY: help demo test chaos-long machines-long check bench fix docs pictures lock tools clean

@@ -20,6 +20,7 @@ from worker.admission import Ground, has_room
 from worker.assignment import Assignment, Desk
 from worker.exchange import Exchange, MustEnd
 from worker.home import Home
+from worker.process.failpoint import failpoint
 from worker.shims import Shims
 from worker.spool import Key, Spool
 
@@ -84,9 +85,11 @@ class Agent:
                 async with anyio.create_task_group() as self._lives:
                     # First the own records: every list from here on is complete.
                     self._recover()
+                    failpoint("recovered")
                     tasks.start_soon(self._hear_the_bell)
                     tasks.start_soon(self._renew_forever)
                     await self._exchange.register()
+                    failpoint("registered")
                     tasks.start_soon(self._spool.run)
                     tasks.start_soon(self._exchange.report_forever)
                     await self._exchange.poll_forever()
@@ -175,6 +178,7 @@ class Agent:
                 log.info("ending on a signal; jobs go on in their shims", signal=name)
                 for assignment in self._held.values():
                     assignment.leave()
+                failpoint("leaving")
                 await self._exchange.last_word(LAST_WORD_S)
                 scope.cancel()
                 return

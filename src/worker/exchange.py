@@ -31,6 +31,7 @@ from broker.wire.workers import (
 )
 from worker.backoff import LONGEST_S, Backoff
 from worker.process.clock import boot_s
+from worker.process.failpoint import failpoint
 
 log = structlog.get_logger("worker.exchange")
 
@@ -187,7 +188,11 @@ class Exchange:
             transitions=[post.transition for post in posts.values()],
         )
         sent_boot_s = boot_s()
+        if message.transitions:
+            failpoint("report_next")
         answer = await self._broker.report(self._worker_id, message)
+        if message.transitions:
+            failpoint("report_answered")
         for verdict in answer.verdicts:
             key = (verdict.kind, verdict.job, verdict.attempt)
             answered = posts.get(key)
@@ -220,6 +225,8 @@ class Exchange:
             return  # an older answer, late: newer ones hold all that is still true
         for verdict in answer.verdicts:
             self._holder.heard(verdict, sent_boot_s)
+        if answer.deliveries:
+            failpoint("delivered")
         for delivery in answer.deliveries:
             self._holder.deliver(delivery)
         self._stops(answer)

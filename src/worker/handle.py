@@ -18,6 +18,7 @@ import anyio
 from broker.wire.states import LimitCode, OnWorkerLost
 from broker.wire.workers import Final, Outcome, Reached
 from worker.process import records
+from worker.process.failpoint import failpoint
 from worker.process.leftovers import kill_leftovers, leave_group
 from worker.process.records import ExitRecord, Identity, Json, SpecRecord
 
@@ -221,6 +222,7 @@ class Shim:
         doomed = self.directory.with_name(f".gone-{self.name}-{time.time_ns()}")
         with contextlib.suppress(FileNotFoundError):
             self.directory.rename(doomed)
+            failpoint("removing")
             _remove(doomed)
 
     def _verdict(self) -> Final | None:

@@ -22,6 +22,7 @@ from worker.agent import Agent, Setup
 from worker.environment import User, login_environment
 from worker.home import Home, HomeTaken
 from worker.probe import machine
+from worker.process.failpoint import failpoint
 from worker.shims import Shims
 
 log = structlog.get_logger("worker")
@@ -58,6 +59,7 @@ async def run_worker(settings: WorkerSettings, url: str, token: str | None, stat
     except HomeTaken as error:
         log.error("this worker ends", reason=str(error))
         return EXIT_HOME_TAKEN
+    failpoint("home_taken")
     with home:
         shims = Shims(state_dir)
         shims.start()  # before this process has threads: it forks

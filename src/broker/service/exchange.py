@@ -19,6 +19,7 @@ from broker.core.fence import Standing, standing
 from broker.core.matching import Machine
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import LIVE, Cause, Facts, Illegal, Said
+from broker.failpoint import failpoint
 from broker.service import dispatch, views
 from broker.service.context import Broker, Caller
 from broker.service.registration import admit_name, known_worker, speaks_for
@@ -72,7 +73,10 @@ async def report(broker: Broker, caller: Caller, worker_id: str, said: Report) -
         heard.listen(said.transitions)
         return ReportAnswer(verdicts=heard.verdicts, stops=heard.stops())
 
-    return await decide(broker.store, fn)
+    answer = await decide(broker.store, fn)
+    if said.transitions:
+        failpoint("reported")
+    return answer
 
 
 async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, client: Client) -> PollAnswer:
@@ -104,6 +108,8 @@ async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, clien
         return PollAnswer()
     broker.wake.unpark_worker(worker_id)  # whether this one parks or not: nothing more is claimed on an older list
     answer, parks = found
+    if answer.deliveries:
+        failpoint("claimed")
     if parks is None or said.wait_s == 0:
         return answer
     poll = Parked(worker_id, said.epoch, said.accept and said.recovered, parks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from broker.failpoint import failpoint
 from broker.service.context import Broker, Caller
 from broker.service.transition import worker_event
 from broker.service.wake import ListVoid
@@ -56,6 +57,7 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
         tx.tell(ListVoid(worker_id))
 
     await broker.store.run(fn)
+    failpoint("registered")
     return Registered(
         installation=broker.installation,
         worker=said.name,
