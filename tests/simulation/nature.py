@@ -29,7 +29,7 @@ _Usage = namedtuple("_Usage", "total used free")  # noqa: PYI024 - as shutil's o
 def take_over(loop: VirtualLoop, seed: int) -> None:
     """Once per interpreter, before anything of the simulation runs."""
     _take_over_time(loop)
-    _take_over_chance(random.Random(f"{seed}/nature"))  # noqa: S311
+    _take_over_chance(random.Random(f"{seed}/nature"))
     anyio.to_thread.run_sync = _at_once  # type: ignore[assignment]
     os.fsync = lambda fd: None  # type: ignore[assignment]  # what a power loss takes is the disk model's matter
     shutil.disk_usage = lambda path: _Usage(1 << 40, 1 << 39, 1 << 39)  # type: ignore[assignment]
