@@ -11,6 +11,8 @@ help:
 	@echo "make test    all tests; ARGS='-k name' selects"
 	@echo "make check   format, lint, types, import contracts, lock, generated files"
 	@echo "make fix     format, and mend what the linter can"
+	@echo "make sim     the simulation: SEED=7 tells that seed's story, without it sixty are tried"
+	@echo "make sim-long  ten thousand seeds, in some hours"
 	@echo "make bench   what jobd costs on this machine, in about a quarter of an hour"
 	@echo "make docs    write the generated files"
 	@echo "make pictures  the README's picture and transcript, from real runs"
@@ -38,6 +40,14 @@ check: .venv/.dev
 	.venv/bin/python -m ruff check --quiet $(PATHS)
 	.venv/bin/lint-imports --no-logo
 	.venv/bin/python -m mypy
+
+# One seed's story, line by line; without SEED sixty of them.
+sim: .venv/.dev
+	PYTHONPATH=tests .venv/bin/python -m simulation $${SEED:+--seed $$SEED} $(ARGS)
+
+# Hours. ARGS="--seeds 0..99999" tells others.
+sim-long: .venv/.dev
+	PYTHONPATH=tests .venv/bin/python -m simulation --seeds 0..9999 --jobs "$$(getconf _NPROCESSORS_ONLN)" --progress $(ARGS)
 
 bench: .venv/.runtime
 	@for program in submit cycle queries many submit_to_start true_jobs output idle stdio cli tool_call process_start store logs; do \
@@ -74,4 +84,4 @@ clean:
 	@sh tools/install.sh
 	@touch $@
 
-.PHONY: help demo test check bench fix docs pictures lock tools clean
+.PHONY: help demo test check sim sim-long bench fix docs pictures lock tools clean

@@ -44,7 +44,14 @@ class Client:
         self.process.spawn(self._live(until, pause_s))
 
     async def _live(self, until: float, pause_s: float) -> None:
-        acts = [self._submit] * 6 + [self._cancel, self._get, self._get, self._wait, self._read]
+        acts = [self._submit] * 6 + [
+            self._submit_and_cancel,
+            self._cancel,
+            self._get,
+            self._get,
+            self._wait,
+            self._read,
+        ]
         while self._loop.time() < until:
             await asyncio.sleep(self._chance.expovariate(1 / pause_s))
             act = self._chance.choice(acts) if self.jobs else self._submit
@@ -68,15 +75,24 @@ class Client:
     async def _submit(self) -> None:
         await self.submit(self._spec())
 
+    async def _submit_and_cancel(self) -> None:
+        """The cancel comes while it is being claimed, acknowledged, or started."""
+        job = await self.submit(self._spec())
+        await asyncio.sleep(self._chance.expovariate(1 / 0.04))
+        await self._cancel_some(CancelRequest(job=[job]))
+
     async def _cancel(self) -> None:
         chance = self._chance
         job = chance.choice(self.jobs)
         which = CancelRequest(job=[job]) if chance.random() < 0.9 else CancelRequest(project="default", state="queued")
+        await self._cancel_some(which)
+
+    async def _cancel_some(self, which: CancelRequest) -> None:
         answer = await self._client.job_cancel(which)
         self._tell(str(self.process), f"cancelled {[(one.id, one.note.split(':')[0]) for one in answer.jobs]}")
         for one in answer.jobs:
-            if "ended" not in one.note:
-                self._oracle.cancelled(one.id)
+            if one.note.startswith(("cancelled", "stopping")):
+                self._oracle.cancelled(one.id, one.state.value)
 
     async def _get(self) -> None:
         job, asked_at = self._chance.choice(self.jobs), self._loop.time()
@@ -111,7 +127,8 @@ class Client:
             no_program=chance.random() < 0.03,
             refused_on=chance.choice(self._workers[1:]) if self._workers[1:] and chance.random() < 0.08 else None,
         )
-        parents = chance.sample(self.jobs, min(2, len(self.jobs))) if chance.random() < 0.35 else None
+        recent = self.jobs[-4:] if chance.random() < 0.8 else self.jobs  # so that there are chains
+        parents = chance.sample(recent, min(chance.choice((1, 1, 2)), len(recent))) if chance.random() < 0.5 else None
         return JobSpec(
             command=plan.command,
             priority=chance.choice((0, 0, 5, -5)),

@@ -71,7 +71,7 @@ class Known:
     """A job as clients know it."""
 
     cancelled_at: float | None = None
-    seen_ended: str | None = None
+    surely: bool = False  # no process had been heard of, so no other end is possible
 
 
 @dataclass
@@ -277,8 +277,10 @@ class Oracle:
             if job not in self.states:
                 self.wrong(1, f"job {job} was acknowledged, and was never committed")
 
-    def cancelled(self, job: int) -> None:
+    def cancelled(self, job: int, state: str) -> None:
+        """Acknowledged while the job was in this state."""
         known = self.acknowledged.setdefault(job, Known())
+        known.surely = known.surely or state in ("assigned", "cancelled")
         known.cancelled_at = known.cancelled_at if known.cancelled_at is not None else self.now()
 
     def answered(self, job: int, state: str, asked_at: float) -> None:
@@ -342,6 +344,8 @@ class Oracle:
             if known.cancelled_at is None:
                 continue
             row = connection.execute("SELECT state, attempt FROM jobs WHERE id = ?", (job,)).fetchone()
+            if row is not None and known.surely and row[0] != JobState.CANCELLED:
+                self.wrong(10, f"job {job} was cancelled before its start was heard, and is {row[0]}")
             if row is None or row[0] != JobState.COMPLETED:
                 continue
             execution = self.executions.get((job, row[1]))

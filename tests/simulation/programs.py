@@ -18,7 +18,7 @@ PREFIX = "simulated "
 class Plan:
     """`run_s`: how long the main process lives. `term_s`: how long after TERM it ends; None: it ignores TERM.
 
-    `term_exit`: its exit code then; None: the signal's. `stray_s`: how long a child outlives it.
+    `lines`: the first is written at once, the others at any time. `term_exit`: its exit code then; None: the signal's. `stray_s`: how long a child outlives it.
     """
 
     run_s: float
@@ -93,7 +93,7 @@ class Tree:
 
     async def _live(self) -> None:
         plan = self._plan
-        times = sorted(self._chance.random() * plan.run_s for _ in range(plan.lines))
+        times = [0.0, *sorted(self._chance.random() * plan.run_s for _ in range(plan.lines - 1))][: plan.lines]
         began = self._loop.time()
         for number, at in enumerate(times):
             await asyncio.sleep(max(0.0, began + at - self._loop.time()))

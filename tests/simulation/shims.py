@@ -37,7 +37,6 @@ class Truth(Protocol):
     """Who writes down what really happened."""
 
     def executed(self, job: int, attempt: int, machine: Machine, tree: Tree, spec: ShimSpec) -> None: ...
-    def tree_gone(self, job: int, attempt: int) -> None: ...
 
 
 @dataclass(frozen=True)
