@@ -76,14 +76,17 @@ class Client:
         await self.submit(self._spec())
 
     async def _submit_and_cancel(self) -> None:
-        """The cancel comes while it is being claimed, acknowledged, or started."""
+        """The cancel comes while it is being claimed, acknowledged, started, or ends: as a person never could, we look."""
         job = await self.submit(self._spec())
-        await asyncio.sleep(self._chance.expovariate(1 / 0.04))
+        while self._oracle.state_of(job) == "queued" and self._chance.random() < 0.999:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(self._chance.expovariate(1 / 0.03))
         await self._cancel_some(CancelRequest(job=[job]))
 
     async def _cancel(self) -> None:
         chance = self._chance
-        job = chance.choice(self.jobs)
+        alive = [job for job in self.jobs if self._oracle.state_of(job) in ("assigned", "running")]
+        job = chance.choice(alive if alive and chance.random() < 0.7 else self.jobs)
         which = CancelRequest(job=[job]) if chance.random() < 0.9 else CancelRequest(project="default", state="queued")
         await self._cancel_some(which)
 

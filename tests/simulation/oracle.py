@@ -288,6 +288,10 @@ class Oracle:
         if state not in self._states_since(job, asked_at):
             self.wrong(3, f"job {job} was said to be {state}; since the question it was {self.states[job][-3:]}")
 
+    def state_of(self, job: int) -> str | None:
+        """As it is committed now."""
+        return self.states[job][-1][1] if job in self.states else None
+
     def _states_since(self, job: int, at: float) -> set[str]:
         found: set[str] = set()
         for when, state in self.states[job]:
