@@ -1,4 +1,4 @@
-"""HTTP/1.1 over a unix socket on one kept connection: the least that a load generator can cost.
+"""HTTP/1.1 over a unix socket, or TCP, on one kept connection: the least that a load generator can cost.
 
 httpx takes longer for a request than the broker does, and would be measured instead of it.
 """
@@ -16,11 +16,15 @@ from typing import Any, Self
 class Connection:
     """One request at a time. Refusals end the measurement."""
 
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
+    def __init__(self, address: Path | tuple[str, int]) -> None:
+        self._address = address
 
     async def __aenter__(self) -> Self:
-        self._reader, self._writer = await asyncio.open_unix_connection(str(self._socket), limit=4 << 20)
+        if isinstance(self._address, Path):
+            opened = asyncio.open_unix_connection(str(self._address), limit=4 << 20)
+        else:
+            opened = asyncio.open_connection(*self._address, limit=4 << 20)
+        self._reader, self._writer = await opened
         return self
 
     async def __aexit__(

@@ -14,6 +14,7 @@ from support.waiting import eventually
 
 SMALL = {"lease_s": "2", "sweep_s": "0.3", "heartbeat_s": "0.4", "poll_s": "3"}
 STARTS = 'echo "$JOBD_JOB_ID.$JOBD_ATTEMPT" >> {file}; '
+UNTIL = "until test -e {file}; do sleep 0.1; done; "
 
 
 @pytest.fixture
@@ -36,10 +37,12 @@ async def test_a_dead_machines_job_runs_elsewhere_and_the_history_says_why(quick
     file = quick.directory / "starts"
     await quick.start_worker("a")
     async with quick.client() as client:
-        job = await submit(client, STARTS.format(file=file) + "echo began; sleep 3; echo done")
+        go = quick.directory / "go"
+        job = await submit(client, STARTS.format(file=file) + "echo began; " + UNTIL.format(file=go) + "echo done")
         await running(client, job)
         await quick.start_worker("b")
         quick.kill_machine("a")
+        go.touch()
         done = await ended(client, job)
 
         assert done.state.value == "completed"
@@ -98,9 +101,8 @@ async def test_a_frozen_worker_changes_nothing_when_it_thaws(quick) -> None:
     file = quick.directory / "starts"
     await quick.start_worker("a")
     async with quick.client() as client:
-        job = await submit(
-            client, STARTS.format(file=file) + "echo from $JOBD_ATTEMPT; sleep 4; echo end $JOBD_ATTEMPT"
-        )
+        until = UNTIL.format(file=quick.directory / "go.$JOBD_ATTEMPT")
+        job = await submit(client, STARTS.format(file=file) + f"echo from $JOBD_ATTEMPT; {until}echo end $JOBD_ATTEMPT")
         await running(client, job)
         for process in processes_of(quick.directory / "a"):
             os.kill(process.pid, signal.SIGSTOP)
@@ -108,13 +110,16 @@ async def test_a_frozen_worker_changes_nothing_when_it_thaws(quick) -> None:
         await running(client, job, attempt=2)
         for process in processes_of(quick.directory / "a"):
             os.kill(process.pid, signal.SIGCONT)
+        # The stale copy is stopped when its worker is heard again: it would go on for ever.
+        await eventually(
+            lambda: not [p for p in processes_of(quick.directory / "a") if "go.$JOBD_ATTEMPT" in p.command]
+        )
+        (quick.directory / "go.2").touch()
         done = await ended(client, job)
 
         assert done.worker == "b"
         assert [a.state.value for a in done.assignments] == ["expired", "succeeded"]
         assert await output_of(client, job, attempt=2) == b"from 2\nend 2\n"
-        # The stale copy is stopped when its worker is heard again.
-        await eventually(lambda: not [p for p in processes_of(quick.directory / "a") if "sleep 4" in p.command])
 
 
 @pytest.mark.guarantee("G8", "G12")
@@ -122,7 +127,9 @@ async def test_a_job_that_must_not_run_twice_comes_back_with_its_worker(quick) -
     file = quick.directory / "starts"
     await quick.start_worker("a")
     async with quick.client() as client:
-        job = await submit(client, STARTS.format(file=file) + "sleep 6; echo whole", on_worker_lost="orphan")
+        go = quick.directory / "go"
+        command = STARTS.format(file=file) + UNTIL.format(file=go) + "echo whole"
+        job = await submit(client, command, on_worker_lost="orphan")
         await running(client, job)
         quick.kill_worker("a")
 
@@ -132,6 +139,7 @@ async def test_a_job_that_must_not_run_twice_comes_back_with_its_worker(quick) -
         await eventually(orphaned)
         await quick.start_worker("a")
         await running(client, job)
+        go.touch()
         done = await ended(client, job)
 
         assert done.state.value == "completed"

@@ -23,6 +23,7 @@ class Bench:
     broker: Broker
     client: BrokerClient
     clock: SteppedClock
+    directory: Path
 
     def worker(self, name: str = "w1", **fields: object) -> ScriptedWorker:
         return ScriptedWorker(self.client, name, **fields)
@@ -62,7 +63,7 @@ async def make_bench(short_dir: Path) -> AsyncIterator[Callable[..., AsyncIterat
             known = BrokerSettings.model_validate({"lease_s": 60, "sweep_s": 3600, "poll_s": 5, **settings})
             broker = await stack.enter_async_context(run_broker(known, state, {}, clock=clock))
             client = await stack.enter_async_context(BrokerClient(f"unix://{state}/broker.sock"))
-            return Bench(broker, client, clock)
+            return Bench(broker, client, clock, state)
 
         yield make
 

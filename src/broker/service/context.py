@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from broker.logs.files import LogFiles
-from broker.service.clock import Clock, Listening
+from broker.service.clock import Clock, Listening, Since
 from broker.service.feed import Feed
 from broker.service.views import Fits
 from broker.service.wake import Wake
@@ -45,8 +45,7 @@ class Broker:
     installation: str
     version: str
     fits: Fits = field(default_factory=Fits)
-    starting: dict[int, int] = field(default_factory=dict)
-    """Assignments that a sweep saw accepted and not started, and how long the broker had listened then."""
+    unstarted: Since = field(default_factory=Since)
 
     @property
     def lease_ms(self) -> int:

@@ -15,15 +15,17 @@ from broker.core.rows import StopKind
 from broker.core.states import Facts, Illegal
 from broker.service.cancel import request_stop
 from broker.service.context import Broker
-from broker.service.rows import assignment_row, read_job
-from broker.service.transition import LostSwap, apply, event
+from broker.service.rows import assignment_row, read_assignment, read_job
+from broker.service.transition import LostSwap, apply, event, worker_event
 from broker.service.wake import ListVoid
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType
+from broker.wire.states import AssignmentState
 
 log = structlog.get_logger("broker.sweeps")
 
 BATCH = 200
+MOST_UNSTARTED = 10_000
 GAP_WORTH_SAYING_MS = 2000
 
 
@@ -46,7 +48,7 @@ async def expire_leases(broker: Broker) -> None:
             event(tx, EventType.RECLAIM_SUPPRESSED, data={"gap_s": gap_ms / 1000})
         for worker in tx.all("silent_workers", listened=listened):
             if tx.run("lose_worker", worker=worker["id"], listened=listened):
-                event(tx, EventType.WORKER_LOST, worker=worker["name"])
+                worker_event(tx, EventType.WORKER_LOST, worker["id"], worker["name"])
                 tx.tell(ListVoid(worker["id"]))
         return tx.all("leases_over", listened=listened, limit=BATCH)
 
@@ -78,25 +80,23 @@ def _expire(tx: Tx, *, broker: Broker, row: Row, listened: int) -> None:
 async def stop_slow_starts(broker: Broker) -> None:
     """Accepted and not started for `start_limit_s`: a stop request, so that it goes elsewhere.
 
-    Counted in listening time, from when a sweep saw it first: a wall clock that jumps stops nothing.
+    Counted from when a sweep saw it first, in listening time: by the wall clock, a jump would make all of them late.
     """
-    listened, limit_ms = broker.listening.now_ms(), int(broker.settings.start_limit_s * 1000)
+    unstarted = await broker.store.read(lambda tx: {row["id"] for row in tx.all("unstarted", limit=MOST_UNSTARTED)})
+    slow = broker.unstarted.for_longer(unstarted, int(broker.settings.start_limit_s * 1000), broker.listening.now_ms())
 
-    def fn(tx: Tx) -> list[int]:
-        rows = tx.all("not_started")
-        slow = [row for row in rows if listened - broker.starting.get(row["id"], listened) >= limit_ms]
-        for row in slow[:BATCH]:
-            assignment = assignment_row(row)
-            job = read_job(tx, assignment.job)
-            if job is not None and job.assignment == assignment.id:
+    def fn(tx: Tx) -> None:
+        for id_ in slow:
+            assignment = read_assignment(tx, id_)
+            job = read_job(tx, assignment.job) if assignment is not None else None
+            if job is None or assignment is None or assignment.state is not AssignmentState.ACKED:
+                continue
+            if assignment.stop is None and job.assignment == assignment.id:
                 why = f"accepted {broker.settings.start_limit_s:g} s ago and not started"
                 request_stop(tx, broker, job, assignment, StopKind.START_LIMIT, "jobd", why)
-        return [row["id"] for row in rows]
 
-    seen = await broker.store.run(fn)
-    since = {id_: broker.starting.get(id_, listened) for id_ in seen}
-    broker.starting.clear()
-    broker.starting.update(since)
+    if slow:
+        await broker.store.run(fn)
 
 
 SWEEPS = (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from broker.core.graph import Parent
@@ -11,14 +12,16 @@ from broker.core.matching import Machine, Shape, never, waiting
 from broker.store.contract import Row, Tx
 from broker.wire.events import Event, EventType
 from broker.wire.jobs import Assignment, Job, Reason, Stopping
-from broker.wire.states import AssignmentState, JobState
-from broker.wire.workers import Slots, Worker
+from broker.wire.states import AssignmentState, Duty, JobState
+from broker.wire.workers import Slots, Worker, WorkerState
 
 # At submit, "it will start in a moment" and "the machine is busy" are no news; these are.
 MOST_RUNNING_SHOWN = 100
 MOST_HINTS = 1000
 EPOCH = datetime.fromtimestamp(0, UTC)
-WORTH_SAYING_AT_SUBMIT = frozenset({"no_worker", "no_worker_fits", "workers_offline"})
+WORTH_SAYING_AT_SUBMIT = frozenset(
+    {"no_worker", "no_worker_fits", "workers_offline", "workers_cordoned", "workers_paused"}
+)
 
 
 def at(ms: int | None) -> datetime | None:
@@ -26,16 +29,12 @@ def at(ms: int | None) -> datetime | None:
 
 
 def machines(tx: Tx) -> list[Machine]:
-    return [
-        Machine(
-            name=row["name"],
-            online=bool(row["online"]),
-            slots=row["slots"],
-            free=row["slots"] - row["used"] - row["strangers"],
-            tags=frozenset(json.loads(row["tags"])),
-        )
-        for row in tx.all("workers")
-    ]
+    return [with_room(row) for row in tx.all("workers")]
+
+
+def with_room(worker: Row) -> Machine:
+    """A worker, and what is left of it."""
+    return replace(registered(worker), free=worker["slots"] - worker["used"] - worker["strangers"])
 
 
 def waits_for(parent: Parent) -> Reason:
@@ -87,15 +86,20 @@ class Fits:
         """Could a worker that is there take such a job, at least when it has nothing else to do?"""
         hint = self._worker.get(shape)
         row = tx.one("worker", worker=hint) if hint is not None else None
-        if row is not None and row["online"] and not never(shape, registered(row)):
+        if row is not None and row["online"] and _would_take(shape, row):
             return True
         for row in tx.all("online_workers"):
-            if not never(shape, registered(row)):
+            if _would_take(shape, row):
                 if len(self._worker) >= MOST_HINTS:
                     self._worker.clear()
                 self._worker[shape] = row["id"]
                 return True
         return False
+
+
+def _would_take(shape: Shape, worker: Row) -> bool:
+    machine = registered(worker)
+    return machine.closed is None and not never(shape, machine)
 
 
 def hopeless(tx: Tx, fits: Fits, shape: Shape, place: str) -> Reason | None:
@@ -113,8 +117,21 @@ def registered(worker: Row) -> Machine:
         online=bool(worker["online"]),
         slots=worker["slots"],
         free=worker["slots"],
-        tags=frozenset(json.loads(worker["tags"])),
+        tags=frozenset(_tags(worker)),
+        closed=closed(worker),
     )
+
+
+def closed(worker: Row) -> WorkerState | None:
+    """Why a worker that is there is given no new work."""
+    if worker["duty"] != Duty.SERVING:
+        return WorkerState(worker["duty"])
+    return None if worker["accepts"] else WorkerState.PAUSED
+
+
+def _tags(worker: Row) -> list[str]:
+    own: list[str] = json.loads(worker["tags"])
+    return own if worker["given_tags"] == "[]" else sorted({*own, *json.loads(worker["given_tags"])})
 
 
 def job(tx: Tx, row: Row, waits: Waiting) -> Job:
@@ -168,17 +185,32 @@ def workers(tx: Tx) -> list[Worker]:
     running: defaultdict[str, list[str]] = defaultdict(list)
     for held in tx.all("running_on_workers"):
         running[held["worker"]].append(f"{held['job']}.{held['attempt']}")
-    return [_worker(row, running[row["id"]][:MOST_RUNNING_SHOWN], tx.now_ms) for row in tx.all("workers")]
+    rows = tx.all("workers")
+    names = Counter(row["name"] for row in rows)
+    return [
+        _worker(row, running[row["id"]][:MOST_RUNNING_SHOWN], tx.now_ms, alone=names[row["name"]] == 1) for row in rows
+    ]
 
 
-def _worker(row: Row, running: list[str], now_ms: int) -> Worker:
+def worker(tx: Tx, id_: str) -> Worker:
+    """One worker, as in the list of all."""
+    rows = tx.all("workers")
+    [row] = [row for row in rows if row["id"] == id_]
+    running = [f"{held['job']}.{held['attempt']}" for held in tx.all("running_on_workers") if held["worker"] == id_]
+    alone = sum(other["name"] == row["name"] for other in rows) == 1
+    return _worker(row, running[:MOST_RUNNING_SHOWN], tx.now_ms, alone=alone)
+
+
+def _worker(row: Row, running: list[str], now_ms: int, *, alone: bool) -> Worker:
     return Worker(
         name=row["name"],
-        state="online" if row["online"] else "lost",
+        id=None if alone else row["id"],
+        state=(closed(row) or WorkerState.ONLINE) if row["online"] else WorkerState.LOST,
+        cordoned=row["duty"] != Duty.SERVING or None,
         version=row["version"],
         host=row["host"],
         slots=Slots(total=row["slots"], used=row["used"] + row["strangers"]),
-        tags=json.loads(row["tags"]) or None,
+        tags=_tags(row) or None,
         running=running or None,
         last_seen_s=max(0.0, round((now_ms - row["last_seen_at"]) / 1000, 1)),
         supervision=json.loads(row["supervision"]) or None,

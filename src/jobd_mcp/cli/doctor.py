@@ -21,10 +21,10 @@ import click
 from broker import places
 from jobd_mcp import local
 from jobd_mcp.cli import rendering
-from jobd_mcp.cli.commands import JSON_FLAG
 from jobd_mcp.cli.connection import Connection, connect
 from jobd_mcp.cli.failure import Failure
 from jobd_mcp.cli.faults import Fault
+from jobd_mcp.cli.operation_command import JSON_FLAG
 from jobd_mcp.cli.surface import by_name
 from jobd_mcp.schemas import as_list, as_object
 
@@ -262,6 +262,11 @@ def _workers(connection: Connection, examined: Examined, found: local.Found | No
     online = [str(worker.get("name")) for worker in known if worker.get("state") == "online"]
     if online:
         yield Finding("workers", "ok", f"online: {', '.join(online)}")
+        return
+    closed = [f"{worker.get('name')} ({worker.get('state')})" for worker in known if worker.get("state") != "lost"]
+    if closed:
+        said = f"no new work for {', '.join(closed)}, so jobs wait"
+        yield Finding("workers", "warning", said, Fault.WORKERS_CLOSED, "job workers resume NAME")
         return
     said, fix = "none is online, so jobs wait", "job up here, or job worker --join URL elsewhere"
     if found is not None and found.restarts_worker and examined.at is not None:

@@ -69,10 +69,11 @@ WHERE reserved = 1 AND lease_until <= :listened AND state IN ('pending', 'acked'
 ORDER BY lease_until
 LIMIT :limit;
 
--- name: not_started
+-- name: unstarted
 -- Accepted, not started, and not yet asked to stop.
-SELECT * FROM assignments
-WHERE state = 'acked' AND stop_id IS NULL AND reserved = 1;
+SELECT id FROM assignments
+WHERE state = 'acked' AND stop_id IS NULL AND reserved = 1
+LIMIT :limit;
 
 -- name: stops_of_worker
 -- What this worker has been asked to stop.
