@@ -20,6 +20,8 @@ from worker.admission import Ground, has_room
 from worker.assignment import Assignment, Desk
 from worker.exchange import Exchange, MustEnd
 from worker.home import Home
+from worker.probe.devices import Tree
+from worker.probe.watch import Watch
 from worker.shims import Shims
 from worker.spool import Key, Spool
 
@@ -50,7 +52,7 @@ class Setup:
 class Agent:
     """Holds the assignments of one worker. `run()` returns the exit code."""
 
-    def __init__(self, home: Home, shims: Shims, broker: Broker, setup: Setup) -> None:
+    def __init__(self, home: Home, shims: Shims, broker: Broker, setup: Setup, watch: Watch | None = None) -> None:
         self._shims = shims
         self._home = home
         self._held: dict[Key, Assignment] = {}
@@ -58,6 +60,11 @@ class Agent:
         self._exchange = Exchange(broker, home.worker_id, setup.registration, self)
         self._spool = Spool(broker, home.worker_id, home.epoch, self._exchange.superseded)
         self._exchange.on_reachable = self._spool.reachable
+        self._watch = watch
+        if watch is not None:
+            self._exchange.facts = lambda: watch.facts
+            watch.on_change = self._exchange.nudge
+            watch.trees = self._trees
         self._desk = Desk(
             home,
             setup.ground,
@@ -81,6 +88,8 @@ class Agent:
                     self._recover()
                     tasks.start_soon(self._hear_the_bell)
                     tasks.start_soon(self._renew_forever)
+                    if self._watch is not None:
+                        tasks.start_soon(self._watch.run)
                     await self._exchange.register()
                     tasks.start_soon(self._spool.run)
                     tasks.start_soon(self._exchange.report_forever)
@@ -120,6 +129,9 @@ class Agent:
             self._begin(Assignment.delivered(self._desk, delivery))
 
     # What goes on beside.
+
+    def _trees(self) -> list[Tree]:
+        return [tree for assignment in self._held.values() if (tree := assignment.tree()) is not None]
 
     def _recover(self) -> None:
         found = self._shims.found()

@@ -35,6 +35,7 @@ from worker.backoff import Backoff
 from worker.environment import Identity, Places, environment
 from worker.exchange import Exchange
 from worker.home import Home
+from worker.probe.devices import Tree
 from worker.process.clock import boot_s
 from worker.shims import LaunchError, Shim, Shims, ShimSpec
 from worker.spool import Output, Spool
@@ -140,6 +141,10 @@ class Assignment:
         return Held(
             job=self.job, attempt=self.attempt, token=self.token, phase=self.phase, stopping=stopping, final=self.final
         )
+
+    def tree(self) -> Tree | None:
+        """What its processes can be known by, while there are some."""
+        return self._shim.tree() if self._shim is not None and self.final is None else None
 
     def wake(self) -> None:
         """There may be news in the shim's files."""

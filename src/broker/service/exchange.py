@@ -20,7 +20,7 @@ from broker.core.fence import Standing, standing
 from broker.core.matching import Machine
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import LIVE, Cause, Facts, Illegal
-from broker.service import dispatch, views
+from broker.service import dispatch, machines, views
 from broker.service.context import Broker, Caller
 from broker.service.rows import assignment_row, job_row, read_job
 from broker.service.transition import apply, decide, event
@@ -77,6 +77,7 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
         speaks_for(tx, caller, worker_id)
         known = tx.one("worker", worker=worker_id)
         if known is not None and known["epoch"] == said.epoch and known["machine"] == said.machine:
+            _keep_facts(tx, worker_id, said)
             return  # the answer was lost on the way
         _admit_epoch(known, said)
         _admit_name(tx, worker_id, said.name)
@@ -104,6 +105,8 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
             data={"epoch": said.epoch, "host": said.host, "version": said.version},
         )
         tx.tell(ListVoid(worker_id))
+        machines.settle(tx, worker_id)  # it may have been lost, and be back
+        _keep_facts(tx, worker_id, said)
 
     await broker.store.run(fn)
     return Registered(
@@ -124,6 +127,8 @@ async def report(broker: Broker, caller: Caller, worker_id: str, said: Report) -
         speaks_for(tx, caller, worker_id)
         heard = _Exchange(tx, broker, worker_id, said)
         heard.listen(said.transitions)
+        if said.facts is not None:
+            machines.keep(tx, heard.worker, said.facts)
         return ReportAnswer(verdicts=heard.verdicts, stops=heard.stops())
 
     return await decide(broker.store, fn)
@@ -270,6 +275,7 @@ class _Exchange:
         self.verdicts: list[Verdict] = []
         self.news = False  # a verdict that the worker should hear at once
         self._strangers = 0
+        self._is_back = False
         self._rows = _Rows(tx, worker_id)
         self._listened = broker.listening.now_ms()  # one instant for all of one exchange
 
@@ -296,6 +302,8 @@ class _Exchange:
             recovered=int(self.said.recovered),
             strangers=self._strangers,
         )
+        if self._is_back:
+            machines.settle(self.tx, self.worker["id"])
         if self._strangers < self.worker["strangers"]:
             self.tx.tell(RoomFree(self.worker["id"]))
 
@@ -523,6 +531,7 @@ class _Exchange:
             return
         _admit_name(self.tx, self.worker["id"], self.worker["name"])
         event(self.tx, EventType.WORKER_BACK, worker=self.worker["name"])
+        self._is_back = True
 
     def _apply(self, entry: _Entry, cause: Cause, facts: Facts) -> _Entry:
         """Through the one door; the rows as they are now."""
@@ -566,6 +575,12 @@ def _stops(tx: Tx, worker_id: str, held: Sequence[Held]) -> list[Stop]:
         for row in tx.all("stops_of_worker", worker=worker_id)
         if shown.get((row["job"], row["attempt"])) != row["stop_id"]
     ]
+
+
+def _keep_facts(tx: Tx, worker_id: str, said: Registration) -> None:
+    worker = tx.one("worker", worker=worker_id)
+    if worker is not None and said.facts is not None:
+        machines.keep(tx, worker, said.facts)
 
 
 def _admit_epoch(known: Row | None, said: Registration) -> None:

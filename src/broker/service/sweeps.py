@@ -13,6 +13,7 @@ import structlog
 from broker.core.ending import loss
 from broker.core.rows import StopKind
 from broker.core.states import Facts, Illegal
+from broker.service import machines
 from broker.service.cancel import request_stop
 from broker.service.context import Broker
 from broker.service.rows import assignment_row, read_job
@@ -47,6 +48,7 @@ async def expire_leases(broker: Broker) -> None:
         for worker in tx.all("silent_workers", listened=listened):
             if tx.run("lose_worker", worker=worker["id"], listened=listened):
                 event(tx, EventType.WORKER_LOST, worker=worker["name"])
+                machines.settle(tx, worker["id"])
                 tx.tell(ListVoid(worker["id"]))
         return tx.all("leases_over", listened=listened, limit=BATCH)
 

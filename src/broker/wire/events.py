@@ -42,6 +42,8 @@ class EventType(StrEnum):
     WORKER_REGISTERED = "worker_registered", "A worker process announced itself; a new epoch."
     WORKER_LOST = "worker_lost", "Nothing was heard of the worker for a lease."
     WORKER_BACK = "worker_back", "A worker that was lost was heard again."
+    WORKER_GPUS_CHANGED = "worker_gpus_changed", "Its devices, or how they do, changed; the data say which and how."
+    GPU_OFFER_IGNORED = "gpu_offer_ignored", "Another live worker has this device already: it is not used twice."
     RECLAIM_SUPPRESSED = "reclaim_suppressed", "The broker was away or frozen; that time is not counted against leases."
     TOKEN_CREATED = "token_created", "A token was made; the data carry its name and scopes, never the token."
     TOKEN_REVOKED = "token_revoked", "A token was revoked and is refused from now on."

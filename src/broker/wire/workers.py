@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from broker.wire.jobs import Frozen, JobSpec, Name, Text
+from broker.wire.machines import Battery, Facts, Ram, WorkerGpu
 
 Uuid = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Short = Annotated[Text, StringConstraints(max_length=200)]
@@ -29,6 +30,7 @@ class Registration(Frozen):
     tags: list[Name] = Field(default=[], max_length=256)
     platform: Short | None = None
     supervision: list[Short] = Field(default=[], max_length=16, description="How whole trees are killed here.")
+    facts: Facts | None = Field(default=None, description="What the machine has, as far as that is known already.")
 
 
 class Registered(Frozen):
@@ -137,6 +139,9 @@ Transition = Annotated[Ack | Start | Finish, Field(discriminator="kind")]
 
 class Report(Exchange):
     transitions: list[Transition] = Field(default=[], max_length=10_000)
+    facts: Facts | None = Field(
+        default=None, description="When they have changed, until a report with them is answered."
+    )
 
 
 class VerdictWord(StrEnum):
@@ -207,12 +212,26 @@ class Slots(Frozen):
     used: float
 
 
+class WorkerCpus(Frozen):
+    logical: int
+    usable: float
+    load: float | None = None
+
+
 class Worker(Frozen):
     name: str
     state: Literal["online", "lost"]
     version: str
     host: str
     slots: Slots
+    cpus: WorkerCpus | None = None
+    ram_gb: Ram | None = None
+    disk_free_gb: float | None = None
+    battery: Battery | None = None
+    driver: str | None = Field(default=None, description="Of the GPUs, and the newest CUDA that it can do.")
+    gpus: list[WorkerGpu] | None = None
+    gpus_why: str | None = Field(default=None, description="Why there are none, or nothing is known of them.")
+    stale: bool | None = Field(default=None, description="It is lost: cpus to gpus are what it said last.")
     tags: list[str] | None = None
     running: list[str] | None = Field(default=None, description="Assignments that hold resources here, as 42.1")
     last_seen_s: float = Field(description="Seconds since it was last heard.")
