@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from support.fleet import Fleet, submit
-from support.gpu_scenarios import SCENARIOS, Expected, Scenario, Step
+from support.gpu_scenarios import RTX, SCENARIOS, Expected, Scenario, Step
 from support.hardware import Hardware
 from support.waiting import eventually
 
@@ -85,7 +85,7 @@ def machine(libraries: dict[str, Path]) -> Iterator[Machine]:
     with tempfile.TemporaryDirectory(prefix="jobd-", dir="/tmp") as name:
         directory = Path(name)
         hardware = Hardware(libraries["new"], directory / "hardware")
-        hardware.is_now("count 0")
+        hardware.is_now(RTX)
         settings = {"heartbeat_s": "0.2", "lease_s": "60", "poll_s": "2", "probe_s": "0.05"}
         fleet = Fleet(directory, settings=settings, within={"w1": hardware.words})
         stranger = subprocess.Popen(["sleep", "900"])

@@ -230,15 +230,19 @@ SCENARIOS = [
         f"{RTX}\nused 0 700",
         gpus=[gpu() | vram(free=22.9, unseen=0.7)],
     ),
-    one(
-        "a garbled model",
-        f"{RTX}\n{H100}\ngarbled 0 model",
-        gpus=[gpu(A, model=NOT_THERE), gpu(B)],
+    Scenario(
+        "a garbled model is the one that it was",
+        (
+            Step(f"{RTX}\n{H100}", {"gpus": [gpu(A), gpu(B)]}),
+            Step(f"{RTX}\n{H100}\ngarbled 0 model", {"gpus": [gpu(A, model="NVIDIA GeForce RTX 4090"), gpu(B)]}),
+        ),
     ),
-    one(
-        "a garbled name",
-        f"{RTX}\n{H100}\ngarbled 0 uuid",
-        gpus=[{"index": 0, "health": "unhealthy"}, gpu(B)],
+    Scenario(
+        "a card with a garbled name is given to nobody",
+        (
+            Step(f"{RTX}\n{H100}", {"gpus": [gpu(A), gpu(B)]}),
+            Step(f"{RTX}\n{H100}\ngarbled 0 uuid", {"gpus": [gpu(A, "unhealthy"), gpu(B)]}),
+        ),
     ),
     one(
         "memory that makes no sense",
@@ -281,7 +285,7 @@ SCENARIOS = [
                 f"{RTX}\nfail DeviceGetCount 1\nfail Init 18",
                 {
                     "gpus": [gpu(A, "unknown")],
-                    "gpus_why": "the NVIDIA driver does not start: Driver/library version mismatch (NVML 18); "
+                    "gpus_why": "the NVIDIA driver does not start: RM has detected an NVML/RM version mismatch. (NVML 18); "
                     "restart the machine, or reload the driver",
                 },
             ),

@@ -86,7 +86,7 @@ class Devices:
         uses = None if device["uses"] is None else [_process(use, memory, processes, trees) for use in device["uses"]]
         unseen = memory.unseen_mb(uses)
         held = self._is_held(uuid, unseen, memory, now_s)
-        health, why = _health(device, uuid, memory)
+        health, why = _health(device, memory)
         if health is GpuHealth.OK and held:
             health = GpuHealth.MEMORY_HELD
             why = f"{(unseen or 0) / 1024:.1f} GiB of it are used, and by no process that can be seen"
@@ -114,7 +114,7 @@ class Devices:
         return now_s - self._held_since.setdefault(uuid, now_s) >= self.held_s
 
     def _uuid_at(self, device: Device) -> str | None:
-        """A lost card does not say its name; the one that was there before is meant."""
+        """A card that is lost, or garbled, does not say its name; the one that was there before is meant."""
         before = [gpu for gpu in self._known if gpu.index == device["index"] and gpu.parent == device["parent"]]
         return before[0].uuid if len(before) == 1 else None
 
@@ -147,13 +147,13 @@ class _Memory:
         return max(0, self.total - self.free - (self.driver or 0) - sum(use.mb or 0 for use in uses))
 
 
-def _health(device: Device, uuid: str | None, memory: _Memory) -> tuple[GpuHealth, str | None]:
+def _health(device: Device, memory: _Memory) -> tuple[GpuHealth, str | None]:
     faults = "; ".join(f"{what}: {why}" for what, why in device["faults"].items())[:250] or None
     if device["lost"]:
         return GpuHealth.LOST, faults or "GPU is lost"
     if device["unhealthy"]:
         return GpuHealth.UNHEALTHY, device["unhealthy"]
-    if uuid is None or "device" in device["faults"]:
+    if device["uuid"] is None:
         return GpuHealth.UNHEALTHY, faults or "it does not say who it is"
     if memory.nonsense:
         return GpuHealth.UNHEALTHY, memory.nonsense

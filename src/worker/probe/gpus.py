@@ -58,6 +58,7 @@ class GpuProbe:
         self._clock = clock
         self._child: asyncio.subprocess.Process | None = None
         self._stuck: asyncio.subprocess.Process | None = None
+        self._hangs = False
         self._failures = 0
         self._not_before = 0.0
         self._last = nothing("failed", "not looked at yet")
@@ -84,9 +85,12 @@ class GpuProbe:
         return found
 
     async def aclose(self) -> None:
+        """Whatever it is doing: nobody waits for a driver at the end."""
+        self._hangs = True
         await self._end()
 
     async def _ask(self) -> Snapshot:
+        self._hangs = False
         try:
             async with asyncio.timeout(self._patience.answer_s):
                 child = self._child or await self._start()
@@ -94,6 +98,7 @@ class GpuProbe:
                 child.stdin.write(b"\n")
                 line = await child.stdout.readline()
         except TimeoutError:
+            self._hangs = True
             return nothing("failed", f"the NVIDIA driver hangs: no answer within {self._patience.answer_s:g} s")
         except (OSError, ValueError) as error:
             return nothing("failed", f"the GPU probe could not be asked: {error}"[:200])
@@ -127,17 +132,23 @@ class GpuProbe:
         return ""
 
     async def _end(self) -> None:
-        """Kill it, and don't wait for long: a process that is stuck in the kernel ends when the kernel lets it."""
+        """Without its stdin it ends by itself; it is killed where it hangs, and nobody waits for long: a process that is
+        stuck in the kernel ends when the kernel lets it."""
         child, self._child = self._child, None
-        if child is None or child.returncode is not None:
+        if child is None or await self._gone(child, 0.0 if self._hangs else self._patience.kill_s):
             return
         with contextlib.suppress(ProcessLookupError):
             child.kill()
-        try:
-            await asyncio.wait_for(child.wait(), self._patience.kill_s)
-        except TimeoutError:
+        if not await self._gone(child, self._patience.kill_s):
             self._stuck = child
             log.error("the GPU probe can't be killed: it is stuck in the driver", pid=child.pid)
+
+    async def _gone(self, child: asyncio.subprocess.Process, within_s: float) -> bool:
+        assert child.stdin is not None
+        child.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(child.wait(), within_s)
+        return child.returncode is not None
 
     def _pause(self, *, absent: bool) -> None:
         patience = self._patience
