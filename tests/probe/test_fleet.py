@@ -21,7 +21,7 @@ SETTINGS = {"heartbeat_s": "0.2", "lease_s": "20", "poll_s": "2", "probe_s": "0.
 
 @pytest.fixture
 def fleet(short_dir: Path, hardware: Hardware) -> Iterator[Fleet]:
-    fleet = Fleet(short_dir, settings=dict(SETTINGS), within={name: hardware.words for name in ("w1", "w2")})
+    fleet = Fleet(short_dir, settings=dict(SETTINGS), within=dict.fromkeys(("w1", "w2"), hardware.words))
     yield fleet
     fleet.close()
 
@@ -91,7 +91,7 @@ async def test_a_worker_that_was_killed_finds_its_devices_and_its_jobs_use_of_th
     await fleet.start_worker("w1")
     async with fleet.client() as client:
         job = await submit(client, f"echo $$ > {short_dir}/pid.new; mv {short_dir}/pid.new {short_dir}/pid; sleep 900")
-    await eventually(lambda: (short_dir / "pid").exists(), within_s=30)
+    await eventually((short_dir / "pid").exists, within_s=30)
     hardware.is_now(f"{RTX}\n{H100}\nprocess 1 {(short_dir / 'pid').read_text().strip()} 4096 compute")
 
     async def seen() -> bool:

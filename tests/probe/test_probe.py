@@ -152,13 +152,45 @@ async def test_pauses_between_starts_grow_and_an_answer_ends_them(make_probe, ha
     assert found["state"] == "failed"
 
 
+@pytest.mark.guarantee("G30")
+@pytest.mark.parametrize("call", ["DeviceGetHandleByIndex", "DeviceGetUUID", "DeviceGetName", "DeviceGetMemoryInfo"])
+async def test_an_error_of_one_device_is_that_devices_alone(make_probe, hardware: Hardware, call: str) -> None:
+    for code in (4, 13, 15, 16, 999):
+        hardware.is_now(f"{RTX}\n{H100}\nfail {call} {code} 0")
+        first, second = devices(await make_probe(hardware.environ).look())
+        assert (second.uuid, second.health, second.why) == (B, GpuHealth.OK, None)
+        assert f"NVML {code}" in (first.why or "")
+
+
+async def test_memory_of_a_process_that_computes_and_draws_is_counted_once(make_probe, hardware: Hardware) -> None:
+    hardware.is_now(f"{RTX}\nprocess 0 {os.getpid()} 4096 both\nused 0 8192")
+    [gpu] = devices(await make_probe(hardware.environ).look())
+    assert [process.mb for process in gpu.processes or ()] == [4096]
+    assert (gpu.free_mb, gpu.unseen_mb) == (24576 - 400 - 4096 - 8192, 8192)
+
+
+async def test_memory_that_a_process_may_have_is_nobodys_fault(make_probe, hardware: Hardware) -> None:
+    """Where the driver does not say how much a process has, the rest can't be told from what nobody owns."""
+    hardware.is_now(f"{RTX}\nprocess 0 {os.getpid()} NA compute\nused 0 8192")
+    snapshot = await make_probe(hardware.environ).look()
+    memory = Devices(held_s=0)
+    for now_s in range(3):
+        [gpu] = memory.found(snapshot, (), now_s).gpus
+        assert (gpu.health, gpu.unseen_mb) == (GpuHealth.OK, None)
+
+
 async def test_a_driver_of_before_510_is_read_by_its_own_calls(
     make_probe, libraries: dict[str, Path], hardware: Hardware
 ) -> None:
     hardware.is_now(f"driver 470.82\n{RTX}\nprocess 0 {os.getpid()} 2048 compute\nused 0 600")
     old = Hardware(libraries["old"], hardware.file)
     [gpu] = devices(await make_probe(old.environ).look())
-    assert (gpu.health, gpu.total_mb, gpu.free_mb, gpu.driver_mb) == (GpuHealth.OK, 24576, 24576 - 400 - 600 - 2048, None)
+    assert (gpu.health, gpu.total_mb, gpu.free_mb, gpu.driver_mb) == (
+        GpuHealth.OK,
+        24576,
+        24576 - 400 - 600 - 2048,
+        None,
+    )
     assert [(process.pid, process.mb) for process in gpu.processes or ()] == [(os.getpid(), 2048)]
     assert gpu.unseen_mb == 1000  # with the driver's own share, which it does not tell: less than what is thought held
 

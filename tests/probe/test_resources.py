@@ -128,9 +128,7 @@ def program(path: Path, mode: int = 0o755) -> None:
     path.chmod(mode)
 
 
-def test_tags_are_programs_in_the_path_and_none_of_them_is_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tags_are_programs_in_the_path_and_none_of_them_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("python3", "python3.11", "Rscript", "docker", "python3.11-config", "sbatch"):
         program(tmp_path / "bin" / name)

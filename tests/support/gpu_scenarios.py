@@ -61,7 +61,10 @@ SCENARIOS = [
     one(
         "unlike cards",
         f"{RTX}\n{H100}",
-        gpus=[gpu(A) | vram(total=24.0, free=23.6), gpu(B, model="NVIDIA H100 80GB HBM3") | vram(total=80.0, free=79.4)],
+        gpus=[
+            gpu(A) | vram(total=24.0, free=23.6),
+            gpu(B, model="NVIDIA H100 80GB HBM3") | vram(total=80.0, free=79.4),
+        ],
     ),
     one(
         "no card under a driver",
@@ -131,8 +134,7 @@ SCENARIOS = [
         "per-process memory that is not told",
         f"{RTX}\nprocess 0 {{foreign}} NA compute\nused 0 6144",
         gpus=[
-            gpu(foreign=[{"pid": "{foreign}", "gb": NOT_THERE}])
-            | vram(free=17.6, foreign=NOT_THERE, unseen=NOT_THERE)
+            gpu(foreign=[{"pid": "{foreign}", "gb": NOT_THERE}]) | vram(free=17.6, foreign=NOT_THERE, unseen=NOT_THERE)
         ],
     ),
     one(

@@ -11,7 +11,7 @@ from importlib import import_module
 
 import click
 
-from jobd_mcp.cli import rendering
+from jobd_mcp.cli import machines, rendering
 from jobd_mcp.cli.connection import connect
 from jobd_mcp.cli.options import arguments_of, options_of
 from jobd_mcp.cli.surface import by_name
@@ -36,7 +36,7 @@ SHAPES = {
     "list": Shape("job_list", rendering.job_list),
     "status": Shape("job_get", rendering.job, bare="job"),
     "cancel": Shape("job_cancel", rendering.cancelled, bare="job"),
-    "workers": Shape("worker_list", rendering.workers),
+    "workers": Shape("worker_list", machines.workers),
 }
 TOKEN_SHAPES = {
     "list": Shape("token_list", rendering.tokens),
