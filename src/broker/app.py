@@ -11,7 +11,7 @@ import resource
 import secrets
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from broker.service.context import Broker
 from broker.service.feed import Feed
 from broker.service.wake import Wake
 from broker.store.contract import Store, Tx
-from broker.store.sqlite import open_sqlite
+from broker.store.sqlite import Connect, open_sqlite
 from broker.wire.settings import BrokerSettings, ConfigurationError
 
 log = structlog.get_logger("broker")
@@ -61,11 +61,20 @@ def state_lock(state: Path) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def open_broker(settings: BrokerSettings, state: Path, clock: Clock | None = None) -> AsyncIterator[Broker]:
-    """A broker with its store open and its loops running. The caller holds the state directory's lock."""
+async def open_broker(
+    settings: BrokerSettings,
+    state: Path,
+    clock: Clock | None = None,
+    connect: Connect | None = None,
+    timed: Sequence[sweeps.Sweep] = sweeps.SWEEPS,
+) -> AsyncIterator[Broker]:
+    """A broker with its store open and its loops running. The caller holds the state directory's lock.
+
+    `timed`: what it looks at by itself; whoever passes less runs the rest.
+    """
     clock = clock or SystemClock()
     wake = Wake()
-    store = await open_sqlite(state / DATABASE_NAME, clock_ms=clock.wall_ms, on_commit=wake.heard)
+    store = await open_sqlite(state / DATABASE_NAME, clock_ms=clock.wall_ms, on_commit=wake.heard, connect=connect)
     try:
         installation, listened_ms = await _remembered(store)
         _publish_installation(state, installation)
@@ -83,7 +92,7 @@ async def open_broker(settings: BrokerSettings, state: Path, clock: Clock | None
         )
         loops = [asyncio.create_task(dispatch.run(broker), name="dispatch")]
         loops.append(asyncio.create_task(broker.feed.run(), name="feed"))
-        loops += [asyncio.create_task(sweeps.run(broker, sweep), name=sweep.name) for sweep in sweeps.SWEEPS]
+        loops += [asyncio.create_task(sweeps.run(broker, sweep), name=sweep.name) for sweep in timed]
         try:
             yield broker
         finally:
@@ -104,6 +113,9 @@ async def _remembered(store: Store) -> tuple[str, int]:
             tx.run("set_meta", key="installation", value=uuid.uuid4().hex)
             row = tx.one("get_meta", key="installation")
         listened = tx.one("get_meta", key="listened_ms")
+        if listened is None:
+            tx.run("set_meta", key="listened_ms", value="0")
+        tx.run("forget_all_refusals")
         assert row is not None
         return str(row["value"]), int(listened["value"]) if listened is not None else 0
 

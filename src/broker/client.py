@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
 
-from broker.line import Answer, Broken, Endpoint, Line
+from broker.line import Answer, Asks, Broken, Endpoint, Line
 from broker.wire.events import EventList, EventType
 from broker.wire.jobs import CancelAnswer, CancelRequest, Job, JobList, JobSpec, Submitted, Waited
 from broker.wire.problems import Problem, Refused
@@ -36,9 +36,10 @@ class Unreachable(Exception):
 class BrokerClient:
     """`async with BrokerClient("unix:///…/broker.sock") as broker: await broker.job_submit(JobSpec(command="true"))`"""
 
-    def __init__(self, url: str, token: str | None = None) -> None:
+    def __init__(self, url: str, token: str | None = None, line: Asks | None = None) -> None:
+        """`line`: what the calls travel on, instead of HTTP to `url`."""
         self._url = url.rstrip("/")
-        self._line = Line(Endpoint.of(url), {"Authorization": f"Bearer {token}"} if token else {})
+        self._line = line or Line(Endpoint.of(url), {"Authorization": f"Bearer {token}"} if token else {})
 
     async def __aenter__(self) -> Self:
         return self

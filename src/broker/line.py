@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 import httptools
@@ -52,6 +52,16 @@ class Endpoint(NamedTuple):
 
 class Broken(Exception):
     """No answer: not reachable, closed in the middle, too late, or no HTTP."""
+
+
+class Asks(Protocol):
+    """One request; its answer. `Line` is the one over HTTP."""
+
+    async def ask(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, answer_s: float, /
+    ) -> Answer: ...
+
+    async def aclose(self) -> None: ...
 
 
 class Line:

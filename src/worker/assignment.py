@@ -207,11 +207,11 @@ class Assignment:
             shim.stop("stale", 0.0, "the broker gave this assignment up")
 
     def _until(self, deadline_boot_s: float) -> None:
-        """Move the shim's own deadline forward, never back."""
+        """Move the shim's own deadline forward, never back. What it did not hear, because it listens later, was not said."""
         if self._shim is None or self.final is not None or deadline_boot_s <= self._until_boot_s:
             return
-        self._until_boot_s = deadline_boot_s
-        self._shim.until(deadline_boot_s)
+        if self._shim.until(deadline_boot_s):
+            self._until_boot_s = deadline_boot_s
 
     # The life, in order.
 
@@ -325,23 +325,30 @@ class Assignment:
                 self._give_up()
             self.wake()
 
+        asked_boot_s = boot_s()
         ack = Ack(kind="ack", job=self.job, attempt=self.attempt, token=self.token, shim=shim.id)
         self._desk.exchange.post(ack, heard)
         try:
-            await self._prepared(shim)  # while the ack is on its way
+            await self._prepared(shim, asked_boot_s)  # while the ack is on its way
             await self._wait(lambda: bool(answers) or self._unwanted, give_up_boot_s)
         finally:
             self._desk.exchange.withdraw(self.job, self.attempt)
         return answers[0] if answers else None
 
-    async def _prepared(self, shim: Shim) -> None:
-        """Once: a shim that has listened is not made anew, whatever becomes of it. Raises Refusal."""
+    async def _prepared(self, shim: Shim, asked_boot_s: float) -> None:
+        """Once: a shim that has listened is not made anew, whatever becomes of it. Raises Refusal.
+
+        If this worker dies now, the shim must not wait for ever: nor longer than its ack gives it, which counts from
+        when it is sent, and so not before `asked_boot_s`.
+        """
         if self._listened:
             return
         try:
             await self._desk.shims.listens(shim)
-            if self._terms.policy is not OnWorkerLost.ORPHAN:
-                self._until(boot_s() + self._terms.lease_s)  # if this worker dies now, it must not wait for ever
+            if self._terms.policy is OnWorkerLost.REQUEUE:
+                self._until(asked_boot_s + self._terms.lease_s)
+            elif self._terms.policy is OnWorkerLost.REQUEUE_EXCLUSIVE:
+                self._until(asked_boot_s + min(self._terms.lease_s, self._terms.exclusive_lease_s))
         except (LaunchError, OSError) as error:
             raise self._not_prepared(error) from error
         self._listened = True

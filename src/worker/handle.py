@@ -242,7 +242,7 @@ class Shim:
             if not leave_group(self._record["cgroup"]):
                 return None
             return Final(outcome=Outcome.NEVER_EXECUTED, reason_code="closed", reason=self._crash_line())
-        if not kill_leftovers(self._record["cookie"], self._record["cgroup"]):
+        if not self._leftovers_gone():
             return None
         _complete_index(self.out, self.idx)
         return Final(
@@ -253,6 +253,10 @@ class Shim:
             final_index_size=self.index_size(),
             dropped=_size(self.directory / records.TAIL),  # at least: what came before it was lost already
         )
+
+    def _leftovers_gone(self) -> bool:
+        """What a shim that was killed left running is killed now. False: not all of it yet."""
+        return kill_leftovers(self._record["cookie"], self._record["cgroup"])
 
     def _final_of(self, record: ExitRecord) -> Final:
         """After a power failure the files may hold less than the shim wrote: then that much was dropped."""

@@ -140,6 +140,18 @@ async def test_a_refusal_holds_for_a_while_only(bench) -> None:
     assert (len(now.deliveries), len(later.deliveries)) == (0, 1)
 
 
+async def test_a_refusal_ends_also_when_the_wall_clock_is_set_back(bench) -> None:
+    jobs = [await bench.submit(cwd="/data"), await bench.submit()]
+    worker = await bench.registered(slots=1)
+    await worker.finish(await worker.one(), Outcome.REFUSED, reason_code="cwd_missing", reason="not there")
+    await worker.finish(await worker.one(), Outcome.REFUSED, reason_code="disk_full", reason="no room")
+
+    bench.clock.wall -= 2 * 3600 * 1000
+    bench.clock.pass_s(61)
+
+    assert (await worker.one()).job == jobs[0]
+
+
 async def test_a_worker_in_trouble_gets_a_pause_not_one_job_after_the_other(bench) -> None:
     for _ in range(3):
         await bench.submit()
@@ -191,6 +203,7 @@ async def test_an_accepted_assignment_that_does_not_start_is_stopped_and_goes_el
     worker = await bench.registered()
     delivery = await worker.one()
     await worker.ack(delivery)
+    await bench.sweep()
     for _ in range(5):
         bench.clock.pass_s(13)
         await worker.report()
@@ -228,3 +241,15 @@ async def until_parked(bench, worker) -> None:
             return
         await asyncio.sleep(0.005)
     raise AssertionError("the poll was not parked")
+
+
+async def test_a_wall_clock_that_jumps_stops_nothing_that_is_about_to_start(bench) -> None:
+    await bench.submit()
+    worker = await bench.registered()
+    await worker.ack(await worker.one())
+    await bench.sweep()
+
+    bench.clock.wall += 2 * 3600 * 1000
+    await bench.sweep(after_s=1)
+
+    assert (await worker.report()).stops == []

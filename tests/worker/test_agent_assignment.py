@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -381,8 +383,11 @@ async def test_without_the_network_a_requeue_job_goes_on_and_spools(bench: Bench
 
 
 @pytest.mark.guarantee("G9")
-async def test_without_the_network_an_exclusive_job_is_stopped_at_the_end_of_its_exclusive_lease(bench: Bench) -> None:
-    bench.broker.registered = REGISTERED.model_copy(update={"lease_s": 0.4, "exclusive_lease_s": 1.0})
+@pytest.mark.parametrize("lease_s", [0.4, 600], ids=["longer than a lease", "shorter than a lease"])
+async def test_without_the_network_an_exclusive_job_is_stopped_at_the_end_of_its_exclusive_lease(
+    bench: Bench, lease_s: float
+) -> None:
+    bench.broker.registered = REGISTERED.model_copy(update={"lease_s": lease_s, "exclusive_lease_s": 1.0})
     await bench.start()
     await bench.submit("sleep 60", on_worker_lost=OnWorkerLost.REQUEUE_EXCLUSIVE, checkpoint_grace_s=0.1)
     await eventually(lambda: "start" in bench.broker.kinds(1))
@@ -391,6 +396,24 @@ async def test_without_the_network_an_exclusive_job_is_stopped_at_the_end_of_its
     assert bench.broker.final(1) is None
     bench.broker.on_report = bench.broker.on_poll = cut
     await eventually((bench.state / "worker" / "assignments" / "1.1" / "exit.json").exists, within_s=10)
+    bench.broker.on_report, bench.broker.on_poll = accept_all, None
+    assert (await bench.ended()).outcome is Outcome.LEASE_ENDED
+
+
+@pytest.mark.guarantee("G9")
+async def test_a_lease_that_was_renewed_before_the_shim_listened_still_ends(bench: Bench) -> None:
+    bench.broker.registered = REGISTERED.model_copy(update={"exclusive_lease_s": 5.0})
+    await bench.start()
+    forkers = [process.pid for process in processes_of(bench.state)]
+    for pid in forkers:
+        os.kill(pid, signal.SIGSTOP)
+    await bench.submit("sleep 60", on_worker_lost=OnWorkerLost.REQUEUE_EXCLUSIVE, checkpoint_grace_s=0.1)
+    await eventually(lambda: sum(bool(report.held) for report in bench.broker.reports) > 1)
+    bench.broker.on_report = bench.broker.on_poll = cut
+    for pid in forkers:
+        os.kill(pid, signal.SIGCONT)
+    await eventually((bench.state / "worker" / "assignments" / "1.1" / "running").exists)
+    await eventually((bench.state / "worker" / "assignments" / "1.1" / "exit.json").exists, within_s=20)
     bench.broker.on_report, bench.broker.on_poll = accept_all, None
     assert (await bench.ended()).outcome is Outcome.LEASE_ENDED
 

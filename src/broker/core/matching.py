@@ -77,7 +77,7 @@ def waiting(shape: Shape, machines: Sequence[Machine], refused: Sequence[tuple[s
     """Why a queued job waits, in one sentence. `refused`: (worker, why) that still hold for its place."""
     able = [m for m in machines if not never(shape, m)]
     if not machines:
-        return Reason(code="no_worker", message="no worker has registered")
+        return Reason(code="no_worker", message="no worker has registered yet; one just started takes a second or two")
     if not able:
         why = "; ".join(never(shape, m)[0].message for m in machines[:3])
         return Reason(code="no_worker_fits", message=f"no worker fits: {why}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Protocol
 
 
@@ -54,3 +55,15 @@ class Listening:
 
     def _elapsed_ms(self) -> float:
         return (self._clock.boot_s() - self._since) * 1000
+
+
+class Since:
+    """Since when each of some things has been so, as far as this process has seen it."""
+
+    def __init__(self) -> None:
+        self._first: dict[int, int] = {}
+
+    def for_longer(self, present: Collection[int], limit: int, now: int) -> list[int]:
+        """Which of `present` were present in every look of the last `limit`. What is absent begins anew."""
+        self._first = {id_: self._first.get(id_, now) for id_ in present}
+        return [id_ for id_, first in self._first.items() if now - first >= limit]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from broker.logs.files import LogFiles
-from broker.service.clock import Clock, Listening
+from broker.service.clock import Clock, Listening, Since
 from broker.service.feed import Feed
 from broker.service.views import Fits
 from broker.service.wake import Wake
@@ -45,6 +45,7 @@ class Broker:
     installation: str
     version: str
     fits: Fits = field(default_factory=Fits)
+    unstarted: Since = field(default_factory=Since)
 
     @property
     def lease_ms(self) -> int:

@@ -46,9 +46,9 @@ def ready(tx: Tx) -> Ready:
     return [(row["id"], Shape.from_key(row["key"])) for row in tx.all("ready_shapes")]
 
 
-def claimant(tx: Tx, worker: str) -> Row | None:
+def claimant(tx: Tx, broker: Broker, worker: str) -> Row | None:
     """A worker's row with what is reserved on it: an assignment keeps its share until its tree is known gone."""
-    return tx.one("claimant", worker=worker, now=tx.now_ms)
+    return tx.one("claimant", worker=worker, listened=broker.listening.now_ms())
 
 
 def claim(
@@ -61,7 +61,7 @@ def claim(
     if worker["paused"]:
         return number, []
     machine = machine_of(worker)
-    heads = _heads(tx, worker["id"], machine, shapes)
+    heads = _heads(tx, broker, worker["id"], machine, shapes)
     deliveries: list[Delivery] = []
     while len(deliveries) < most:
         best: _Head | None = None
@@ -78,7 +78,7 @@ def claim(
             machine = _less(machine, best.cpus)
         if len(deliveries) == most:
             break
-        following = _head(tx, worker["id"], best.shape, best.cpus)
+        following = _head(tx, broker, worker["id"], best.shape, best.cpus)
         if following is None:
             del heads[best.shape]
         else:
@@ -139,7 +139,7 @@ def _claim_for_all(tx: Tx, *, broker: Broker, look: Look) -> dict[str, PollAnswe
         still = []
         for poll in active:
             shapes = plan.shapes_for(poll)
-            worker = claimant(tx, poll.worker) if shapes else None
+            worker = claimant(tx, broker, poll.worker) if shapes else None
             if worker is None or worker["epoch"] != poll.epoch or not worker["online"]:
                 continue
             number, claimed = claim(tx, broker, worker, shapes, numbers.get(poll.worker), most=1)
@@ -181,19 +181,19 @@ class _Plan:
         return None if row is None else Shape.from_key(row["key"])
 
 
-def _heads(tx: Tx, worker: str, machine: Machine, shapes: Ready) -> dict[int, _Head]:
+def _heads(tx: Tx, broker: Broker, worker: str, machine: Machine, shapes: Ready) -> dict[int, _Head]:
     heads = {}
     for id_, shape in shapes:
         if reasons(shape, machine):
             continue
-        head = _head(tx, worker, id_, shape.cpus)
+        head = _head(tx, broker, worker, id_, shape.cpus)
         if head is not None:
             heads[id_] = head
     return heads
 
 
-def _head(tx: Tx, worker: str, shape: int, cpus: float) -> _Head | None:
-    row = tx.one("head_of_shape", shape=shape, worker=worker, now=tx.now_ms)
+def _head(tx: Tx, broker: Broker, worker: str, shape: int, cpus: float) -> _Head | None:
+    row = tx.one("head_of_shape", shape=shape, worker=worker, listened=broker.listening.now_ms())
     return None if row is None else _Head(shape, row["id"], row["priority"], cpus)
 
 

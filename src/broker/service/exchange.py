@@ -96,7 +96,7 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
             now=tx.now_ms,
             lease_until=broker.listening.now_ms() + broker.lease_ms,
         )
-        tx.run("forget_refusals", worker=worker_id, now=tx.now_ms)
+        tx.run("forget_refusals", worker=worker_id, listened=broker.listening.now_ms())
         event(
             tx,
             EventType.WORKER_REGISTERED,
@@ -142,12 +142,12 @@ async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, clien
     """
     mark = broker.wake.mark(worker_id)
 
-    def fn(tx: Tx) -> tuple[PollAnswer, Machine | None]:
+    def fn(tx: Tx) -> tuple[PollAnswer, Machine | None] | None:
         speaks_for(tx, caller, worker_id)
         heard = _Exchange(tx, broker, worker_id, said)
         heard.listen(())
         if not heard.fresh:
-            return PollAnswer(), None
+            return None
         stops = heard.stops()
         number, deliveries = heard.deliveries(claims=said.accept)
         urgent = bool(deliveries or stops or heard.news)
@@ -157,7 +157,11 @@ async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, clien
     # A client that has left by now gets nothing claimed; one that leaves later is caught by the pending lease.
     if await client.gone():
         return PollAnswer()
-    answer, parks = await decide(broker.store, fn)
+    found = await decide(broker.store, fn)
+    if found is None:
+        return PollAnswer()
+    broker.wake.unpark_worker(worker_id)  # whether this one parks or not: nothing more is claimed on an older list
+    answer, parks = found
     if parks is None or said.wait_s == 0:
         return answer
     poll = Parked(worker_id, said.epoch, said.accept and said.recovered, parks)
@@ -322,7 +326,7 @@ class _Exchange:
                 again.append(dispatch.deliver_again(self.tx, self.broker, job, row, number))
         if not claims:
             return number, again
-        worker = dispatch.claimant(self.tx, self.worker["id"])
+        worker = dispatch.claimant(self.tx, self.broker, self.worker["id"])
         assert worker is not None
         number, claimed = dispatch.claim(self.tx, self.broker, worker, dispatch.ready(self.tx), number)
         return number, [*again, *claimed]
@@ -424,7 +428,7 @@ class _Exchange:
     def _remember_refusal(self, entry: _Entry, code: str, text: str) -> None:
         row = self.tx.one("place_of_job", job=entry.job.id)
         place = row["place"] if row is not None and code.startswith(PLACE_CODES) else "*"
-        expires_at = self.tx.now_ms + self.broker.lease_ms
+        expires_at = self._listened + self.broker.lease_ms
         self.tx.run("refuse", worker=self.worker["id"], place=place, code=code, message=text, expires_at=expires_at)
 
     # ---- the held list

@@ -16,15 +16,17 @@ from broker.core.states import Facts, Illegal
 from broker.service import machines
 from broker.service.cancel import request_stop
 from broker.service.context import Broker
-from broker.service.rows import assignment_row, read_job
+from broker.service.rows import assignment_row, read_assignment, read_job
 from broker.service.transition import LostSwap, apply, event
 from broker.service.wake import ListVoid
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType
+from broker.wire.states import AssignmentState
 
 log = structlog.get_logger("broker.sweeps")
 
 BATCH = 200
+MOST_UNSTARTED = 10_000
 GAP_WORTH_SAYING_MS = 2000
 
 
@@ -78,18 +80,26 @@ def _expire(tx: Tx, *, broker: Broker, row: Row, listened: int) -> None:
 
 
 async def stop_slow_starts(broker: Broker) -> None:
-    """Accepted and not started for `start_limit_s`: a stop request, so that it goes elsewhere."""
-    limit_ms = int(broker.settings.start_limit_s * 1000)
+    """Accepted and not started for `start_limit_s`: a stop request, so that it goes elsewhere.
+
+    Counted from when a sweep saw it first, in listening time: by the wall clock, a jump would make all of them late.
+    """
+    unstarted = await broker.store.read(lambda tx: {row["id"] for row in tx.all("unstarted", limit=MOST_UNSTARTED)})
+    slow = broker.unstarted.for_longer(unstarted, int(broker.settings.start_limit_s * 1000), broker.listening.now_ms())
 
     def fn(tx: Tx) -> None:
-        for row in tx.all("slow_starts", before=tx.now_ms - limit_ms, limit=BATCH):
-            assignment = assignment_row(row)
-            job = read_job(tx, assignment.job)
-            if job is not None and job.assignment == assignment.id:
+        for id_ in slow:
+            assignment = read_assignment(tx, id_)
+            job = read_job(tx, assignment.job) if assignment is not None else None
+            if job is None or assignment is None or assignment.state is not AssignmentState.ACKED:
+                continue
+            if assignment.stop is None and job.assignment == assignment.id:
                 why = f"accepted {broker.settings.start_limit_s:g} s ago and not started"
                 request_stop(tx, broker, job, assignment, StopKind.START_LIMIT, "jobd", why)
+        return [row["id"] for row in rows]
 
-    await broker.store.run(fn)
+    if slow:
+        await broker.store.run(fn)
 
 
 SWEEPS = (

@@ -74,7 +74,7 @@ class Waiting:
             self._machines = machines(self._tx)
         refused = [
             (row["worker"], Reason(code=row["code"], message=row["message"]))
-            for row in self._tx.all("refusals_of_place", place=place, now=self._tx.now_ms)
+            for row in self._tx.all("refusals_of_place", place=place)
         ]
         return waiting(shape, self._machines, refused)
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 import aiosqlite
 
@@ -17,6 +17,9 @@ from broker.places import NETWORK_FILE_SYSTEMS, file_system_of
 from broker.store.contract import StorageFailed, StoreUnusable
 
 T = TypeVar("T")
+
+WRITES = "PRAGMA journal_mode = WAL"
+READS = "PRAGMA query_only = ON"
 
 _WAL_LIMIT_BYTES = 64 << 20
 _STARTING_S = 10.0
@@ -37,6 +40,16 @@ PRAGMA trusted_schema = OFF
 PRAGMA cell_size_check = ON
 PRAGMA fullfsync = ON
 """
+
+
+class Caller(Protocol):
+    """Runs whole functions on one connection, one after the other. `pending`: how many were asked for and not answered."""
+
+    pending: int
+
+    async def call(self, fn: Callable[[sqlite3.Connection], T], /) -> T: ...
+
+    async def close(self) -> None: ...
 
 
 class Connection(aiosqlite.Connection):
@@ -72,15 +85,15 @@ def check_place(path: Path) -> None:
 
 
 async def open_writer(path: Path) -> Connection:
-    return await _opened(path, "PRAGMA journal_mode = WAL", _WRITER_CACHE_KIB)
+    return await _opened(path, WRITES, _WRITER_CACHE_KIB)
 
 
 async def open_reader(path: Path) -> Connection:
-    return await _opened(path, "PRAGMA query_only = ON", _READER_CACHE_KIB)
+    return await _opened(path, READS, _READER_CACHE_KIB)
 
 
 async def _opened(path: Path, own_pragma: str, cache_kib: int) -> Connection:
-    connection = Connection(partial(_connect, path, own_pragma, cache_kib))
+    connection = Connection(partial(connect, path, own_pragma, cache_kib))
     try:
         await connection
     except BaseException:
@@ -89,7 +102,8 @@ async def _opened(path: Path, own_pragma: str, cache_kib: int) -> Connection:
     return connection
 
 
-def _connect(path: Path, own_pragma: str, cache_kib: int) -> sqlite3.Connection:
+def connect(path: Path, own_pragma: str, cache_kib: int) -> sqlite3.Connection:
+    """A bare connection with all that is asked of each."""
     # Made here so that it is never readable by others, not even for a moment; WAL and index inherit its mode.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 
 from broker.store import migrate, statements
 from broker.store.batch import Committer, Done, Failed, Outcome, Work, checkpoint
-from broker.store.connection import Connection, check_place, open_reader, open_writer
+from broker.store.connection import Caller, check_place, open_reader, open_writer
 from broker.store.contract import Listener, StorageFailed, StorageFull, StoreUnusable, Tx
 from broker.store.migrate import Migration
 from broker.store.reserve import Reserve
@@ -43,6 +43,14 @@ class Schema:
     names: Statements
 
 
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Opens the connection that writes, and one that reads."""
+
+    writer: Callable[[Path], Awaitable[Caller]]
+    reader: Callable[[Path], Awaitable[Caller]]
+
+
 def own_schema() -> Schema:
     return Schema(migrate.load(), statements.load())
 
@@ -54,32 +62,37 @@ async def open_sqlite(
     on_commit: Listener | None = None,
     schema: Schema | None = None,
     committer: type[Committer] = Committer,
+    connect: Connect | None = None,
 ) -> SqliteStore:
-    """Open the database at `path`, making or migrating it. Raises StoreUnusable where that must not be done."""
+    """Open the database at `path`, making or migrating it. Raises StoreUnusable where that must not be done.
+
+    `connect`: how connections are made and called; by default each has a thread of its own.
+    """
+    connect = connect or Connect(open_writer, open_reader)
     check_place(path)
     schema = schema or own_schema()
     reserve = Reserve(path.with_name(path.name + "-ballast"))
     try:
         try:
-            connections = await _opened(path, schema)
+            connections = await _opened(path, schema, connect)
         except sqlite3.OperationalError as error:
             if not isinstance(translated(error), StorageFull) or not reserve.give_up():
                 raise
-            connections = await _opened(path, schema)
+            connections = await _opened(path, schema, connect)
     except (sqlite3.Error, OSError) as error:
         raise StoreUnusable(f"{path} can't be opened: {error}") from error
     commit = committer(schema.names, clock_ms, reserve)
     return SqliteStore(path, connections[0], connections[1:], commit, on_commit)
 
 
-async def _opened(path: Path, schema: Schema) -> list[Connection]:
+async def _opened(path: Path, schema: Schema, connect: Connect) -> list[Caller]:
     """The writer, with the schema brought up to date, and the readers."""
-    connections: list[Connection] = []
+    connections: list[Caller] = []
     try:
-        connections.append(await open_writer(path))
+        connections.append(await connect.writer(path))
         await connections[0].call(partial(migrate.migrate, migrations=schema.migrations))
         for _ in range(READERS):
-            connections.append(await open_reader(path))  # each is closed if the next one fails
+            connections.append(await connect.reader(path))  # each is closed if the next one fails
     except BaseException:
         for connection in connections:
             await connection.close()
@@ -99,8 +112,8 @@ class SqliteStore:
     def __init__(
         self,
         path: Path,
-        writer: Connection,
-        readers: Sequence[Connection],
+        writer: Caller,
+        readers: Sequence[Caller],
         committer: Committer,
         on_commit: Listener | None,
     ) -> None:

@@ -21,10 +21,10 @@ import click
 from broker import places
 from jobd_mcp import local
 from jobd_mcp.cli import rendering
-from jobd_mcp.cli.commands import JSON_FLAG
 from jobd_mcp.cli.connection import Connection, connect
 from jobd_mcp.cli.failure import Failure
 from jobd_mcp.cli.faults import Fault
+from jobd_mcp.cli.operation_command import JSON_FLAG
 from jobd_mcp.cli.surface import by_name
 from jobd_mcp.schemas import as_list, as_object
 

@@ -8,8 +8,8 @@ import os
 import click
 
 from jobd_mcp.cli import rendering
-from jobd_mcp.cli.commands import JSON_FLAG, json_flag, show
 from jobd_mcp.cli.connection import connect
+from jobd_mcp.cli.operation_command import JSON_FLAG, json_flag, show
 from jobd_mcp.cli.options import arguments_of, options_of
 from jobd_mcp.cli.server_events import follow
 from jobd_mcp.cli.surface import by_name

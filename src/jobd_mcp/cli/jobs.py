@@ -13,11 +13,11 @@ from types import FrameType
 import click
 
 from jobd_mcp.cli import colours, rendering
-from jobd_mcp.cli.commands import JSON_FLAG, bare_words, json_flag, show
 from jobd_mcp.cli.connection import Answer, Connection, connect
 from jobd_mcp.cli.failure import Failure
 from jobd_mcp.cli.live_line import telling
 from jobd_mcp.cli.logs import say
+from jobd_mcp.cli.operation_command import JSON_FLAG, bare_words, json_flag, show
 from jobd_mcp.cli.options import arguments_of, options_of
 from jobd_mcp.cli.output import Sink, copy
 from jobd_mcp.cli.standing import standing

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 import click
 
 from jobd_mcp.cli import rendering
-from jobd_mcp.cli.commands import JSON_FLAG, bare_words, json_flag
 from jobd_mcp.cli.connection import Connection, connect
 from jobd_mcp.cli.failure import Failure
+from jobd_mcp.cli.operation_command import JSON_FLAG, bare_words, json_flag
 from jobd_mcp.cli.options import arguments_of, options_of
 from jobd_mcp.cli.output import Piece, Sink, copy
 from jobd_mcp.cli.surface import by_name

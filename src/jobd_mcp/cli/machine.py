@@ -13,10 +13,10 @@ import click
 
 from jobd_mcp import local
 from jobd_mcp.cli import starting
-from jobd_mcp.cli.commands import JSON_FLAG
 from jobd_mcp.cli.connection import connect
 from jobd_mcp.cli.failure import Failure
 from jobd_mcp.cli.live_line import telling
+from jobd_mcp.cli.operation_command import JSON_FLAG
 from jobd_mcp.cli.surface import by_name
 from jobd_mcp.schemas import as_object
 

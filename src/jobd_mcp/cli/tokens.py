@@ -1,4 +1,4 @@
-"""`job token create`: the token is shown once."""
+"""`job token …`. What `create` makes is shown once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,23 @@ import secrets
 import click
 
 from jobd_mcp.cli import rendering
-from jobd_mcp.cli.commands import JSON_FLAG, json_flag, show
 from jobd_mcp.cli.connection import connect
+from jobd_mcp.cli.operation_command import JSON_FLAG, Shape, json_flag, operation_command, show
 from jobd_mcp.cli.options import arguments_of, options_of
 from jobd_mcp.cli.surface import by_name
+
+SHAPES = {
+    "list": Shape("token_list", rendering.tokens),
+    "revoke": Shape("token_revoke", rendering.tokens, bare="name"),
+}
+
+
+def token_group() -> click.Group:
+    group = click.Group("token", help="Tokens for other machines and programs. Needs the scope operator.")
+    for name, shape in SHAPES.items():
+        group.add_command(operation_command(name, shape))
+    group.add_command(create_command())
+    return group
 
 
 def create_command() -> click.Command:

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 import click
 
 from jobd_mcp.cli import colours
-from jobd_mcp.cli.commands import JSON_FLAG
 from jobd_mcp.cli.connection import connect
 from jobd_mcp.cli.failure import Failure
+from jobd_mcp.cli.operation_command import JSON_FLAG
 from jobd_mcp.cli.screen import Screen, painted_line, signals
 from jobd_mcp.cli.top_feed import Feed, Snapshot, snapshot
 from jobd_mcp.cli.top_frame import Now, Size, frame

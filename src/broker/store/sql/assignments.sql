@@ -69,10 +69,10 @@ WHERE reserved = 1 AND lease_until <= :listened AND state IN ('pending', 'acked'
 ORDER BY lease_until
 LIMIT :limit;
 
--- name: slow_starts
--- Accepted long ago, not started, and not yet asked to stop.
-SELECT * FROM assignments
-WHERE state = 'acked' AND acked_at <= :before AND stop_id IS NULL AND reserved = 1
+-- name: unstarted
+-- Accepted, not started, and not yet asked to stop.
+SELECT id FROM assignments
+WHERE state = 'acked' AND stop_id IS NULL AND reserved = 1
 LIMIT :limit;
 
 -- name: stops_of_worker
@@ -81,21 +81,26 @@ SELECT job, attempt, stop_id, stop_why, stop_grace_s FROM assignments
 WHERE worker = :worker AND reserved = 1 AND state IN ('acked', 'started') AND stop_id IS NOT NULL;
 
 -- name: refuse
--- A worker said no to a place, or to all.
+-- A worker said no to a place, or to all. It holds for a while of listening time: the wall clock may jump.
 INSERT INTO refusals (worker, place, code, message, expires_at)
 VALUES (:worker, :place, :code, :message, :expires_at)
 ON CONFLICT (worker, place) DO UPDATE
 SET code = excluded.code, message = excluded.message, expires_at = excluded.expires_at;
 
 -- name: refusals_of_place
--- Who said no to this place, or to all, and still means it.
+-- Who said no to this place, or to all, and still meant it when the broker last noted how long it has listened.
 SELECT workers.name AS worker, refusals.code, refusals.message
 FROM refusals JOIN workers ON workers.id = refusals.worker
-WHERE refusals.place IN (:place, '*') AND refusals.expires_at > :now;
+WHERE refusals.place IN (:place, '*')
+  AND refusals.expires_at > (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'listened_ms');
 
 -- name: forget_refusals
 -- A new epoch, or time, makes old refusals void.
-DELETE FROM refusals WHERE worker = :worker OR expires_at <= :now;
+DELETE FROM refusals WHERE worker = :worker OR expires_at <= :listened;
+
+-- name: forget_all_refusals
+-- A broker that starts asks anew; earlier releases measured refusals by the wall clock.
+DELETE FROM refusals;
 
 -- name: place_of_job
 -- The directory and environment that a job needs on its worker, as a key.

@@ -134,7 +134,7 @@ SELECT head AS id, priority FROM lines
 WHERE shape = :shape
   AND NOT EXISTS (
     SELECT 1 FROM refusals
-    WHERE refusals.worker = :worker AND refusals.place = lines.place AND refusals.expires_at > :now
+    WHERE refusals.worker = :worker AND refusals.place = lines.place AND refusals.expires_at > :listened
   )
 ORDER BY priority DESC, head
 LIMIT 1;

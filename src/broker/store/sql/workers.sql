@@ -7,7 +7,7 @@ SELECT * FROM workers WHERE id = :worker;
 SELECT workers.*, (
     SELECT coalesce(sum(a.cpus), 0) FROM assignments AS a WHERE a.worker = workers.id AND a.reserved = 1
   ) AS used, EXISTS (
-    SELECT 1 FROM refusals AS r WHERE r.worker = workers.id AND r.place = '*' AND r.expires_at > :now
+    SELECT 1 FROM refusals AS r WHERE r.worker = workers.id AND r.place = '*' AND r.expires_at > :listened
   ) AS paused
 FROM workers WHERE id = :worker;
 

@@ -1,0 +1,1 @@
+"""The real broker and the real workers on virtual time, with seeded faults. `python -m simulation --help`."""
