@@ -28,9 +28,11 @@ from broker.service.clock import Clock, Listening, SystemClock
 from broker.service.context import Broker
 from broker.service.feed import Feed
 from broker.service.wake import Wake
-from broker.store.contract import Store, Tx
+from broker.store.contract import Store, StoreUnusable, Tx
 from broker.store.sqlite import Connect, open_sqlite
 from broker.wire.settings import BrokerSettings, ConfigurationError
+
+__all__ = ["AlreadyRunning", "StoreUnusable"]  # what can keep a broker from starting
 
 log = structlog.get_logger("broker")
 

@@ -20,7 +20,18 @@ from broker.wire.jobs import CancelAnswer, CancelRequest, Job, JobList, JobSpec,
 from broker.wire.problems import Problem, Refused
 from broker.wire.states import JobState, Scope
 from broker.wire.system import TokenList, TokenMade, TokenRequest, Whoami
-from broker.wire.workers import LogSize, Poll, PollAnswer, Registered, Registration, Report, ReportAnswer, WorkerList
+from broker.wire.workers import (
+    LogSize,
+    Poll,
+    PollAnswer,
+    Registered,
+    Registration,
+    Report,
+    ReportAnswer,
+    Worker,
+    WorkerList,
+    WorkerUpdate,
+)
 
 M = TypeVar("M", bound=BaseModel)
 Query = Mapping[str, str | int | float | bool | None | Sequence[int]]
@@ -157,6 +168,12 @@ class BrokerClient:
 
     async def worker_list(self) -> WorkerList:
         return await self._call(WorkerList, "GET", "/v1/workers")
+
+    async def worker_update(self, worker: str, request: WorkerUpdate) -> Worker:
+        return await self._call(Worker, "PATCH", f"/v1/workers/{quote(worker, safe='')}", body=request)
+
+    async def worker_remove(self, worker: str) -> WorkerList:
+        return await self._call(WorkerList, "DELETE", f"/v1/workers/{quote(worker, safe='')}")
 
     # ---- the broker itself
 

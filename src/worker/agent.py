@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import anyio
 import anyio.abc
@@ -30,6 +30,7 @@ log = structlog.get_logger("worker.agent")
 LAST_WORD_S = 1.0
 RENEW_S = 1.0
 """How often shims hear that their worker lives, at least: no delivery waits longer for its first time."""
+MOST_NAMED = 20
 EXIT_OK = 0
 EXIT_MUST_END = 3
 
@@ -47,6 +48,7 @@ class Setup:
     checkpoints: Path
     linger_s: float
     log_cap: int
+    on_term: Literal["leave", "finish"] = "leave"
 
 
 class Agent:
@@ -76,13 +78,16 @@ class Agent:
             setup.log_cap,
         )
         self._short_of_room = False
+        self._finishes_on_term = setup.on_term == "finish"
+        self._finishing = False  # nothing new is taken, and this process ends with its last assignment
+        self._fewer = anyio.Event()
 
     async def run(self) -> int:
-        """Until SIGTERM or SIGINT, or until the broker will not have this process any more."""
+        """Until SIGTERM or SIGINT (with on_term=finish: and the end of the last job), or until the broker will not have this process any more."""
         code = EXIT_OK
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._end_on_signal, tasks.cancel_scope)
+                tasks.start_soon(self._end_on_signal, tasks)
                 async with anyio.create_task_group() as self._lives:
                     # First the own records: every list from here on is complete.
                     self._recover()
@@ -105,7 +110,10 @@ class Agent:
         return [assignment.held() for assignment in self._held.values() if assignment.listed]
 
     def accepts(self) -> bool:
-        """False while a job's records could not be kept: better to wait for room than to refuse each job."""
+        """False while this process finishes; and while a job's records could not be kept: better to wait for room than
+        to refuse each job."""
+        if self._finishing:
+            return False
         room = has_room(self._home.directory)
         if self._short_of_room == room:
             self._short_of_room = not room
@@ -149,6 +157,7 @@ class Agent:
     async def _live(self, assignment: Assignment) -> None:
         await assignment.run()
         del self._held[assignment.key]
+        self._fewer.set()
         if not assignment.accepted:  # else the broker has known since its end that it is gone
             self._exchange.nudge()
 
@@ -166,15 +175,33 @@ class Agent:
                 assignment.renew()
             await anyio.sleep(min([RENEW_S, *(assignment.renew_every_s for assignment in self._held.values())]))
 
-    async def _end_on_signal(self, scope: anyio.CancelScope) -> None:
+    async def _end_on_signal(self, finish: anyio.abc.TaskGroup) -> None:
+        scope = finish.cancel_scope
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async for number in signals:
-                log.info("ending on a signal; jobs go on in their shims", signal=signal.Signals(number).name)
+                name = signal.Signals(number).name
+                if self._finishes_on_term and not self._finishing:
+                    log.info("nothing new is taken; a second signal ends at once", signal=name)
+                    finish.start_soon(self._finish, scope)
+                    continue
+                log.info("ending on a signal; jobs go on in their shims", signal=name)
                 for assignment in self._held.values():
                     assignment.leave()
                 await self._exchange.last_word(LAST_WORD_S)
                 scope.cancel()
                 return
+
+    async def _finish(self, scope: anyio.CancelScope) -> None:
+        """Take nothing new, and end once the broker has the end and the output of all that is held."""
+        self._finishing = True
+        self._exchange.poll_again()  # the parked poll says that this worker accepts
+        while self._held:
+            waiting_for = [f"{job}.{attempt}" for job, attempt in sorted(self._held)]
+            log.info("waiting for", count=len(waiting_for), assignments=waiting_for[:MOST_NAMED])
+            self._fewer = anyio.Event()
+            await self._fewer.wait()
+        log.info("ending: all has ended")
+        scope.cancel()
 
 
 def _key(name: str) -> Key:

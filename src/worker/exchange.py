@@ -82,6 +82,7 @@ class Exchange:
         self._news = asyncio.Event()
         self._answered = asyncio.Event()
         self._ended: MustEnd | None = None
+        self._parked = anyio.CancelScope()
         self.registered: Registered | None = None
         self.on_reachable: Callable[[], None] = lambda: None
         self.facts: Callable[[], Facts | None] = lambda: None
@@ -111,6 +112,10 @@ class Exchange:
     def nudge(self) -> None:
         """Something of the held list has changed: say so at once."""
         self._news.set()
+
+    def poll_again(self) -> None:
+        """What the parked poll said is not true any more: one that says it anew takes its place."""
+        self._parked.cancel()
 
     def superseded(self, refusal: Refused) -> None:
         """Another process of this worker took over; whichever request heard of it first, all ends."""
@@ -217,7 +222,11 @@ class Exchange:
             accept=self._holder.accepts(),
         )
         sent_boot_s = boot_s()
-        answer = await self._broker.poll(self._worker_id, message)
+        answer = None
+        with anyio.CancelScope() as self._parked:
+            answer = await self._broker.poll(self._worker_id, message)
+        if answer is None:
+            return  # cancelled: what it may have carried is put into the next answer again
         if answer.number is not None and answer.number <= self._seen:
             return  # an older answer, late: newer ones hold all that is still true
         for verdict in answer.verdicts:

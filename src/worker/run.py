@@ -52,7 +52,7 @@ def main(settings: WorkerSettings, url: str, token: str | None, state_dir: Path)
 
 
 async def run_worker(settings: WorkerSettings, url: str, token: str | None, state_dir: Path) -> int:
-    """Hold assignments of the broker at `url` until SIGTERM or SIGINT. 0 then; 3 if the broker refuses this worker,
+    """Hold assignments of the broker at `url` until SIGTERM or SIGINT, and `on_term`. 0 then; 3 if the broker refuses this worker,
     4 if another one uses `state_dir`. Jobs go on in any case."""
     os.umask(0o077)
     try:
@@ -91,7 +91,8 @@ async def _work(settings: WorkerSettings, url: str, token: str | None, home: Hom
     checkpoints = (settings.checkpoint_root or home.directory / "checkpoints").expanduser().absolute()
     watch = Watch(GpuProbe(os.environ, Patience.of(settings.probe_s)), home.directory, settings.probe_s)
     async with BrokerClient(url, token) as broker:
-        setup = Setup(registration, ground, checkpoints, settings.linger_s, int(settings.log_cap_mb * (1 << 20)))
+        log_cap = int(settings.log_cap_mb * (1 << 20))
+        setup = Setup(registration, ground, checkpoints, settings.linger_s, log_cap, settings.on_term)
         return await Agent(home, shims, broker, setup, watch).run()
 
 

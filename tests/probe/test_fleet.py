@@ -42,7 +42,7 @@ async def has(fleet: Fleet, *expected: str, name: str = "w1") -> None:
     await eventually(check, within_s=40)
 
 
-@pytest.mark.guarantee("G25")
+@pytest.mark.guarantee("G30")
 async def test_while_the_driver_hangs_the_worker_takes_and_ends_jobs_and_is_never_lost(
     fleet: Fleet, hardware: Hardware
 ) -> None:

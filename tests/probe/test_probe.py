@@ -152,7 +152,7 @@ async def test_pauses_between_starts_grow_and_an_answer_ends_them(make_probe, ha
     assert found["state"] == "failed"
 
 
-@pytest.mark.guarantee("G25")
+@pytest.mark.guarantee("G30")
 @pytest.mark.parametrize("call", ["DeviceGetHandleByIndex", "DeviceGetUUID", "DeviceGetName", "DeviceGetMemoryInfo"])
 async def test_an_error_of_one_device_is_that_devices_alone(make_probe, hardware: Hardware, call: str) -> None:
     for code in (4, 13, 15, 16, 999):
@@ -255,7 +255,7 @@ DEVICE = st.fixed_dictionaries(
 
 
 @given(st.lists(DEVICE, max_size=4))
-@pytest.mark.guarantee("G25")
+@pytest.mark.guarantee("G30")
 def test_whatever_the_driver_says_no_memory_is_counted_twice_and_nothing_absurd_is_told(found: list[Device]) -> None:
     snapshot: Snapshot = {
         "state": "ok",

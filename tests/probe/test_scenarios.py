@@ -109,7 +109,7 @@ async def started(fleet: Fleet, directory: Path) -> dict[str, int | str]:
     return {"job": f"{job}.1", **pids}
 
 
-@pytest.mark.guarantee("G25")
+@pytest.mark.guarantee("G30")
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name.replace(" ", "_"))
 async def test_what_the_driver_says_is_what_the_broker_shows(machine: Machine, scenario: Scenario) -> None:
     await machine.goes_through(scenario)

@@ -23,7 +23,7 @@ class Bench:
     broker: Broker
     client: BrokerClient
     clock: SteppedClock
-    state: Path
+    directory: Path
 
     def worker(self, name: str = "w1", **fields: object) -> ScriptedWorker:
         return ScriptedWorker(self.client, name, **fields)

@@ -86,7 +86,7 @@ async def test_a_device_is_shown_with_who_uses_it(bench) -> None:
     ]
 
 
-@pytest.mark.guarantee("G25")
+@pytest.mark.guarantee("G30")
 async def test_one_device_belongs_to_one_live_worker_and_the_other_offer_is_ignored_visibly(bench) -> None:
     first, second = await bench.registered("w1"), await bench.registered("w2")
     await first.report(facts=facts(1, gpu(A)))
@@ -143,7 +143,7 @@ async def test_facts_of_a_worker_that_is_lost_are_marked_stale(bench) -> None:
     assert [device.health for device in found.gpus or ()] == [GpuHealth.OK]
 
 
-@pytest.mark.guarantee("G25")
+@pytest.mark.guarantee("G30")
 async def test_a_change_of_devices_is_told_once_and_numbers_are_not(bench) -> None:
     worker = await bench.registered("w1")
     await worker.report(facts=facts(1, **NOT_YET))

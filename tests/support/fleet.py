@@ -90,7 +90,7 @@ class Fleet:
             for event in (await client.job_events(type=EventType.WORKER_REGISTERED, worker=name)).events
         ]
         known = len(registered) >= self._starts[name]
-        found = [w for w in (await client.worker_list()).workers if w.name == name and w.state == "online"]
+        found = [w for w in (await client.worker_list()).workers if w.name == name and w.state != "lost"]
         return found[0] if known and found else None
 
     def kill_worker(self, name: str) -> None:

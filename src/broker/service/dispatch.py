@@ -14,7 +14,7 @@ from broker.core.states import Cause, Claimed, Facts
 from broker.service.context import Broker
 from broker.service.rows import read_job
 from broker.service.transition import LostSwap, apply
-from broker.service.views import registered
+from broker.service.views import with_room
 from broker.service.wake import Look, Parked
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import JobSpec
@@ -58,9 +58,9 @@ def claim(
 
     `number`: that of the answer these travel in, if it has one already; it is returned.
     """
-    if worker["paused"]:
+    if worker["refused"]:
         return number, []
-    machine = machine_of(worker)
+    machine = with_room(worker)
     heads = _heads(tx, broker, worker["id"], machine, shapes)
     deliveries: list[Delivery] = []
     while len(deliveries) < most:
@@ -84,11 +84,6 @@ def claim(
         else:
             heads[best.shape] = following
     return number, deliveries
-
-
-def machine_of(worker: Row) -> Machine:
-    """What is left of a `claimant`."""
-    return replace(registered(worker), free=worker["slots"] - worker["used"] - worker["strangers"])
 
 
 def next_number(tx: Tx, worker: Row) -> int:
@@ -198,7 +193,7 @@ def _head(tx: Tx, broker: Broker, worker: str, shape: int, cpus: float) -> _Head
 
 
 def _less(machine: Machine, cpus: float) -> Machine:
-    return Machine(machine.name, machine.online, machine.slots, machine.free - cpus, machine.tags)
+    return replace(machine, free=machine.free - cpus)
 
 
 def _assign(tx: Tx, broker: Broker, worker: Row, job: int, number: int, cpus: float) -> Delivery | None:

@@ -1,4 +1,4 @@
-"""What a worker says, and what it is told: registration, polls, reports.
+"""What a worker says again and again, and what it is told: polls and reports.
 
 Every exchange carries the worker's full list of held assignments. It is level-triggered: a message that
 was lost is healed by the next one. Each write passes the fence; a stale worker changes nothing.
@@ -7,7 +7,6 @@ was lost is healed by the next one. Each write passes the fence; a stale worker 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,13 +21,14 @@ from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import LIVE, Cause, Facts, Illegal
 from broker.service import dispatch, machines, views
 from broker.service.context import Broker, Caller
+from broker.service.registration import admit_name, known_worker, speaks_for
 from broker.service.rows import assignment_row, job_row, read_job
-from broker.service.transition import apply, decide, event
-from broker.service.wake import ListVoid, Parked, RoomFree
-from broker.store.contract import Row, Tx
+from broker.service.transition import apply, decide, worker_event
+from broker.service.wake import Parked, RoomFree
+from broker.service.workers import settle_drain
+from broker.store.contract import Tx
 from broker.wire.events import EventType
-from broker.wire.problems import ProblemCode, Refused
-from broker.wire.states import AssignmentState, OnWorkerLost, Scope
+from broker.wire.states import AssignmentState, Duty, OnWorkerLost
 from broker.wire.workers import (
     Ack,
     Delivery,
@@ -40,8 +40,6 @@ from broker.wire.workers import (
     Phase,
     Poll,
     PollAnswer,
-    Registered,
-    Registration,
     Report,
     ReportAnswer,
     Start,
@@ -63,61 +61,6 @@ class Client:
 
     gone: Callable[[], Awaitable[bool]]
     left: Callable[[], Awaitable[None]]
-
-
-async def register(broker: Broker, caller: Caller, worker_id: str, said: Registration) -> Registered:
-    """A worker process announces itself.
-
-    Refused: an epoch that is not above the known one (`superseded`), the same worker id from another
-    machine or boot while its lease is live (a cloned state directory), another id under a live name
-    (`worker_name_taken`). A repeat of the accepted registration is answered the same.
-    """
-
-    def fn(tx: Tx) -> None:
-        speaks_for(tx, caller, worker_id)
-        known = tx.one("worker", worker=worker_id)
-        if known is not None and known["epoch"] == said.epoch and known["machine"] == said.machine:
-            _keep_facts(tx, worker_id, said)
-            return  # the answer was lost on the way
-        _admit_epoch(known, said)
-        _admit_name(tx, worker_id, said.name)
-        tx.run(
-            "register_worker",
-            id=worker_id,
-            name=said.name,
-            epoch=said.epoch,
-            machine=said.machine,
-            host=said.host,
-            version=said.version,
-            platform=said.platform,
-            slots=said.slots,
-            tags=json.dumps(sorted(set(said.tags))),
-            supervision=json.dumps(said.supervision),
-            now=tx.now_ms,
-            lease_until=broker.listening.now_ms() + broker.lease_ms,
-        )
-        tx.run("forget_refusals", worker=worker_id, listened=broker.listening.now_ms())
-        event(
-            tx,
-            EventType.WORKER_REGISTERED,
-            worker=said.name,
-            actor=caller.actor,
-            data={"epoch": said.epoch, "host": said.host, "version": said.version},
-        )
-        tx.tell(ListVoid(worker_id))
-        machines.settle(tx, worker_id)  # it may have been lost, and be back
-        _keep_facts(tx, worker_id, said)
-
-    await broker.store.run(fn)
-    return Registered(
-        installation=broker.installation,
-        worker=said.name,
-        epoch=said.epoch,
-        lease_s=broker.settings.lease_s,
-        heartbeat_s=broker.heartbeat_s,
-        exclusive_lease_s=broker.settings.exclusive_lease_s,
-        poll_s=broker.settings.poll_s,
-    )
 
 
 async def report(broker: Broker, caller: Caller, worker_id: str, said: Report) -> ReportAnswer:
@@ -148,6 +91,7 @@ async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, clien
         heard.listen(())
         if not heard.fresh:
             return None
+        heard.note_accepts(accepts=said.accept)
         stops = heard.stops()
         number, deliveries = heard.deliveries(claims=said.accept)
         urgent = bool(deliveries or stops or heard.news)
@@ -186,34 +130,6 @@ async def _parked(broker: Broker, poll: Parked, said: Poll, client: Client, firs
     if answer is not None:
         return answer.model_copy(update={"verdicts": first.verdicts})
     return first.model_copy(update={"stops": await broker.store.read(lambda tx: _stops(tx, poll.worker, said.held))})
-
-
-def speaks_for(tx: Tx, caller: Caller, worker_id: str) -> None:
-    """A worker token speaks for one worker only: the first that used it."""
-    if Scope.OPERATOR in caller.scopes:
-        return
-    bound = caller.worker
-    if bound is None and caller.token is not None:
-        tx.run("bind_token", id=caller.token, worker=worker_id)
-        bound = worker_id
-    if bound != worker_id:
-        raise Refused(
-            ProblemCode.FORBIDDEN,
-            "this token speaks for another worker",
-            hint="make a token for each worker: job token create --scope worker NAME",
-        )
-
-
-def known_worker(tx: Tx, worker_id: str, epoch: int) -> Row:
-    """The worker's row, if this epoch is the current one."""
-    worker = tx.one("worker", worker=worker_id)
-    if worker is None or worker["epoch"] < epoch:
-        raise Refused(ProblemCode.UNKNOWN_WORKER, "this worker is not registered", hint="register first")
-    if worker["epoch"] > epoch:
-        raise Refused(
-            ProblemCode.SUPERSEDED, f"epoch {epoch} is over: epoch {worker['epoch']} of this worker has taken over"
-        )
-    return worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +226,13 @@ class _Exchange:
             machines.settle(self.tx, self.worker["id"])
         if self._strangers < self.worker["strangers"]:
             self.tx.tell(RoomFree(self.worker["id"]))
+        if self.worker["duty"] != Duty.SERVING:
+            settle_drain(self.tx, self.worker["id"])
+
+    def note_accepts(self, *, accepts: bool) -> None:
+        """Whether the worker itself takes new work now: what waits can say so."""
+        if bool(self.worker["accepts"]) != accepts:
+            self.tx.run("note_accepts", worker=self.worker["id"], accepts=int(accepts))
 
     def stops(self) -> list[Stop]:
         return _stops(self.tx, self.worker["id"], self.said.held)
@@ -533,8 +456,8 @@ class _Exchange:
     def _revive(self) -> None:
         if self.worker["online"]:
             return
-        _admit_name(self.tx, self.worker["id"], self.worker["name"])
-        event(self.tx, EventType.WORKER_BACK, worker=self.worker["name"])
+        admit_name(self.tx, self.worker["id"], self.worker["name"])
+        worker_event(self.tx, EventType.WORKER_BACK, self.worker["id"], self.worker["name"])
         self._is_back = True
 
     def _apply(self, entry: _Entry, cause: Cause, facts: Facts) -> _Entry:
@@ -579,43 +502,3 @@ def _stops(tx: Tx, worker_id: str, held: Sequence[Held]) -> list[Stop]:
         for row in tx.all("stops_of_worker", worker=worker_id)
         if shown.get((row["job"], row["attempt"])) != row["stop_id"]
     ]
-
-
-def _keep_facts(tx: Tx, worker_id: str, said: Registration) -> None:
-    worker = tx.one("worker", worker=worker_id)
-    if worker is not None and said.facts is not None:
-        machines.keep(tx, worker, said.facts)
-
-
-def _admit_epoch(known: Row | None, said: Registration) -> None:
-    if known is None:
-        return
-    if known["epoch"] >= said.epoch:
-        raise Refused(
-            ProblemCode.SUPERSEDED,
-            f"epoch {known['epoch']} of this worker is known; this process says epoch {said.epoch}",
-            hint="a newer process of the same worker has taken over, or its state directory was copied or restored: "
-            "give this one a state directory of its own",
-        )
-    if known["online"] and _machine(known["machine"]) != _machine(said.machine):
-        raise Refused(
-            ProblemCode.WORKER_NAME_TAKEN,
-            f"this worker id is live on {known['host']}: the state directory was cloned",
-            hint="give this worker a state directory of its own (JOBD_STATE_DIR)",
-        )
-
-
-def _machine(identity: str) -> str:
-    """The machine without its boot: one that came up again is no clone."""
-    return identity.partition(":")[0]
-
-
-def _admit_name(tx: Tx, worker_id: str, name: str) -> None:
-    live = tx.one("live_worker_of_name", name=name)
-    if live is not None and live["id"] != worker_id:
-        raise Refused(
-            ProblemCode.WORKER_NAME_TAKEN,
-            f"a live worker is called {name} already",
-            hint="set JOBD_WORKER_NAME to another name, or wait until the other one is lost",
-            field="name",
-        )

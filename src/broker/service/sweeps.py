@@ -17,7 +17,7 @@ from broker.service import machines
 from broker.service.cancel import request_stop
 from broker.service.context import Broker
 from broker.service.rows import assignment_row, read_assignment, read_job
-from broker.service.transition import LostSwap, apply, event
+from broker.service.transition import LostSwap, apply, event, worker_event
 from broker.service.wake import ListVoid
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType
@@ -49,7 +49,7 @@ async def expire_leases(broker: Broker) -> None:
             event(tx, EventType.RECLAIM_SUPPRESSED, data={"gap_s": gap_ms / 1000})
         for worker in tx.all("silent_workers", listened=listened):
             if tx.run("lose_worker", worker=worker["id"], listened=listened):
-                event(tx, EventType.WORKER_LOST, worker=worker["name"])
+                worker_event(tx, EventType.WORKER_LOST, worker["id"], worker["name"])
                 machines.settle(tx, worker["id"])
                 tx.tell(ListVoid(worker["id"]))
         return tx.all("leases_over", listened=listened, limit=BATCH)
@@ -96,7 +96,6 @@ async def stop_slow_starts(broker: Broker) -> None:
             if assignment.stop is None and job.assignment == assignment.id:
                 why = f"accepted {broker.settings.start_limit_s:g} s ago and not started"
                 request_stop(tx, broker, job, assignment, StopKind.START_LIMIT, "jobd", why)
-        return [row["id"] for row in rows]
 
     if slow:
         await broker.store.run(fn)

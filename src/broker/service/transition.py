@@ -190,6 +190,13 @@ def event(
     tx.tell(Happened(job))
 
 
+def worker_event(
+    tx: Tx, kind: EventType, id_: str, name: str, *, actor: str | None = None, data: Mapping[str, Any] | None = None
+) -> None:
+    """An event of a worker. Names can be given up and taken by another; the id in the data can't."""
+    event(tx, kind, worker=name, actor=actor, data={"id": id_, **(data or {})})
+
+
 def event_of_array(tx: Tx, kind: EventType, array: int, actor: str | None) -> None:
     """The same event for every member of an array, with one statement."""
     tx.run("add_array_events", at=tx.now_ms, type=kind.value, array=array, actor=actor)

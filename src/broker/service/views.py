@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from broker.core.graph import Parent
@@ -13,14 +14,16 @@ from broker.store.contract import Row, Tx
 from broker.wire.events import Event, EventType
 from broker.wire.jobs import Assignment, Job, Reason, Stopping
 from broker.wire.machines import Facts
-from broker.wire.states import AssignmentState, JobState
-from broker.wire.workers import Slots, Worker, WorkerCpus
+from broker.wire.states import AssignmentState, Duty, JobState
+from broker.wire.workers import Slots, Worker, WorkerCpus, WorkerState
 
 # At submit, "it will start in a moment" and "the machine is busy" are no news; these are.
 MOST_RUNNING_SHOWN = 100
 MOST_HINTS = 1000
 EPOCH = datetime.fromtimestamp(0, UTC)
-WORTH_SAYING_AT_SUBMIT = frozenset({"no_worker", "no_worker_fits", "workers_offline"})
+WORTH_SAYING_AT_SUBMIT = frozenset(
+    {"no_worker", "no_worker_fits", "workers_offline", "workers_cordoned", "workers_paused"}
+)
 
 
 def at(ms: int | None) -> datetime | None:
@@ -28,16 +31,12 @@ def at(ms: int | None) -> datetime | None:
 
 
 def machines(tx: Tx) -> list[Machine]:
-    return [
-        Machine(
-            name=row["name"],
-            online=bool(row["online"]),
-            slots=row["slots"],
-            free=row["slots"] - row["used"] - row["strangers"],
-            tags=frozenset(json.loads(row["tags"])),
-        )
-        for row in tx.all("workers")
-    ]
+    return [with_room(row) for row in tx.all("workers")]
+
+
+def with_room(worker: Row) -> Machine:
+    """A worker, and what is left of it."""
+    return replace(registered(worker), free=worker["slots"] - worker["used"] - worker["strangers"])
 
 
 def waits_for(parent: Parent) -> Reason:
@@ -89,15 +88,20 @@ class Fits:
         """Could a worker that is there take such a job, at least when it has nothing else to do?"""
         hint = self._worker.get(shape)
         row = tx.one("worker", worker=hint) if hint is not None else None
-        if row is not None and row["online"] and not never(shape, registered(row)):
+        if row is not None and row["online"] and _would_take(shape, row):
             return True
         for row in tx.all("online_workers"):
-            if not never(shape, registered(row)):
+            if _would_take(shape, row):
                 if len(self._worker) >= MOST_HINTS:
                     self._worker.clear()
                 self._worker[shape] = row["id"]
                 return True
         return False
+
+
+def _would_take(shape: Shape, worker: Row) -> bool:
+    machine = registered(worker)
+    return machine.closed is None and not never(shape, machine)
 
 
 def hopeless(tx: Tx, fits: Fits, shape: Shape, place: str) -> Reason | None:
@@ -115,8 +119,21 @@ def registered(worker: Row) -> Machine:
         online=bool(worker["online"]),
         slots=worker["slots"],
         free=worker["slots"],
-        tags=frozenset(json.loads(worker["tags"])),
+        tags=frozenset(_tags(worker)),
+        closed=closed(worker),
     )
+
+
+def closed(worker: Row) -> WorkerState | None:
+    """Why a worker that is there is given no new work."""
+    if worker["duty"] != Duty.SERVING:
+        return WorkerState(worker["duty"])
+    return None if worker["accepts"] else WorkerState.PAUSED
+
+
+def _tags(worker: Row) -> list[str]:
+    own: list[str] = json.loads(worker["tags"])
+    return own if worker["given_tags"] == "[]" else sorted({*own, *json.loads(worker["given_tags"])})
 
 
 def job(tx: Tx, row: Row, waits: Waiting) -> Job:
@@ -171,14 +188,30 @@ def workers(tx: Tx) -> list[Worker]:
     running: defaultdict[str, list[str]] = defaultdict(list)
     for held in tx.all("running_on_workers"):
         running[held["worker"]].append(f"{held['job']}.{held['attempt']}")
-    return [_worker(row, running[row["id"]][:MOST_RUNNING_SHOWN], machines_, tx.now_ms) for row in tx.all("workers")]
+    rows = tx.all("workers")
+    names = Counter(row["name"] for row in rows)
+    return [
+        _worker(tx, row, running[row["id"]][:MOST_RUNNING_SHOWN], machines_, alone=names[row["name"]] == 1)
+        for row in rows
+    ]
 
 
-def _worker(row: Row, running: list[str], machines_: Shown, now_ms: int) -> Worker:
+def worker(tx: Tx, id_: str) -> Worker:
+    """One worker, as in the list of all."""
+    rows = tx.all("workers")
+    [row] = [row for row in rows if row["id"] == id_]
+    running = [f"{held['job']}.{held['attempt']}" for held in tx.all("running_on_workers") if held["worker"] == id_]
+    alone = sum(other["name"] == row["name"] for other in rows) == 1
+    return _worker(tx, row, running[:MOST_RUNNING_SHOWN], Shown(tx), alone=alone)
+
+
+def _worker(tx: Tx, row: Row, running: list[str], machines_: Shown, *, alone: bool) -> Worker:
     facts = machines_.facts(row["id"])
     return Worker(
         name=row["name"],
-        state="online" if row["online"] else "lost",
+        id=None if alone else row["id"],
+        state=(closed(row) or WorkerState.ONLINE) if row["online"] else WorkerState.LOST,
+        cordoned=row["duty"] != Duty.SERVING or None,
         version=row["version"],
         host=row["host"],
         slots=Slots(total=row["slots"], used=row["used"] + row["strangers"]),
@@ -190,9 +223,9 @@ def _worker(row: Row, running: list[str], machines_: Shown, now_ms: int) -> Work
         gpus=machines_.gpus(row["id"], online=bool(row["online"])),
         gpus_why=facts.gpus_why if facts else None,
         stale=True if facts is not None and not row["online"] else None,
-        tags=json.loads(row["tags"]) or None,
+        tags=_tags(row) or None,
         running=running or None,
-        last_seen_s=max(0.0, round((now_ms - row["last_seen_at"]) / 1000, 1)),
+        last_seen_s=max(0.0, round((tx.now_ms - row["last_seen_at"]) / 1000, 1)),
         supervision=json.loads(row["supervision"]) or None,
     )
 

@@ -27,6 +27,7 @@ class ProblemCode(StrEnum):
     LEASE_LOST = "lease_lost"
     SUPERSEDED = "superseded"
     WORKER_NAME_TAKEN = "worker_name_taken"
+    WORKER_IN_USE = "worker_in_use"
     OFFSET_GAP = "offset_gap"
     BAD_CHECKSUM = "bad_checksum"
     ALREADY_TERMINAL = "already_terminal"

@@ -104,6 +104,11 @@ class WorkerSettings(ClientSettings):
         default=None,
         description="Where checkpoint directories are kept; a shared file system keeps them over machines.",
     )
+    on_term: Literal["leave", "finish"] = Field(
+        default="leave",
+        description="On SIGTERM: leave ends at once, jobs go on in their shims; finish takes nothing new and ends after "
+        "the last job. A second signal ends at once.",
+    )
     linger_s: float = Field(
         default=2,
         ge=0,

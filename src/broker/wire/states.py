@@ -34,6 +34,15 @@ class OnWorkerLost(StrEnum):
     ORPHAN = "orphan"
 
 
+class Duty(StrEnum):
+    """What an operator wants of a worker; kept over its restarts. Only one that serves is given new work."""
+
+    SERVING = "serving"
+    CORDONED = "cordoned"
+    DRAINING = "draining"  # cordoned, and somebody waits for its last job to end
+    DRAINED = "drained"  # it has ended
+
+
 class DependencyPolicy(StrEnum):
     """Which ends of the jobs in `depends_on` let a job start. Every other end cancels it."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from broker.wire.jobs import Frozen, JobSpec, Name, Text
 from broker.wire.machines import Battery, Facts, Ram, WorkerGpu
@@ -212,6 +212,37 @@ class Slots(Frozen):
     used: float
 
 
+class WorkerState(StrEnum):
+    """Whether a worker is there, and if so, whether it takes new work."""
+
+    ONLINE = "online"
+    CORDONED = "cordoned"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    PAUSED = "paused"  # the worker itself takes nothing new: it is ending, or its disk is full
+    LOST = "lost"
+
+
+class WorkerUpdate(Frozen):
+    """What changes for a worker: at most one of cordon, drain and resume; tags; or both."""
+
+    cordon: bool = Field(default=False, description="Give it no new work.")
+    drain: bool = Field(default=False, description="Cordon; event worker_drained when its last job ended.")
+    resume: bool = Field(default=False, description="Give it work again.")
+    tags: list[Name] | None = Field(
+        default=None, max_length=256, description="Tags besides those it registers with; replaces earlier ones."
+    )
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> WorkerUpdate:
+        wanted = [word for word in ("cordon", "drain", "resume") if getattr(self, word)]
+        if len(wanted) > 1:
+            raise ValueError(f"{' and '.join(wanted)} exclude each other")
+        if not wanted and self.tags is None:
+            raise ValueError("say what changes: cordon, drain, resume, or tags")
+        return self
+
+
 class WorkerCpus(Frozen):
     logical: int
     usable: float
@@ -220,7 +251,9 @@ class WorkerCpus(Frozen):
 
 class Worker(Frozen):
     name: str
-    state: Literal["online", "lost"]
+    id: str | None = Field(default=None, description="Where several have the same name.")
+    state: WorkerState
+    cordoned: bool | None = Field(default=None, description="An operator lets it have no new work.")
     version: str
     host: str
     slots: Slots

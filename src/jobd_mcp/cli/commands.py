@@ -7,7 +7,7 @@ from importlib import import_module
 
 import click
 
-from jobd_mcp.cli import machines, rendering
+from jobd_mcp.cli import rendering
 from jobd_mcp.cli.operation_command import Shape, operation_command
 from jobd_mcp.cli.surface import by_name
 from jobd_mcp.operations import Operation
@@ -16,7 +16,6 @@ SHAPES = {
     "list": Shape("job_list", rendering.job_list),
     "status": Shape("job_get", rendering.job, bare="job"),
     "cancel": Shape("job_cancel", rendering.cancelled, bare="job"),
-    "workers": Shape("worker_list", machines.workers),
 }
 # Commands of more than one operation, or of none: the module and the function that makes each, imported when used.
 WRITTEN = {
@@ -26,6 +25,7 @@ WRITTEN = {
     "logs": "logs:logs_command",
     "events": "events:events_command",
     "top": "top:top_command",
+    "workers": "workers:workers_group",
     "up": "machine:up_command",
     "down": "machine:down_command",
     "broker": "machine:broker_command",
@@ -36,7 +36,14 @@ WRITTEN = {
     "completion": "completion:completion_command",
 }
 ORDER = ("submit", "run", "list", "status", "logs", "wait", "cancel", "top", "workers", "events", "token")
-_EXPLICIT = {shape.operation for shape in SHAPES.values()} | {"job_submit", "job_wait", "job_logs", "job_events"}
+_EXPLICIT = {shape.operation for shape in SHAPES.values()} | {
+    "job_submit",
+    "job_wait",
+    "job_logs",
+    "job_events",
+    "worker_list",
+    "worker_update",
+}
 
 
 class Commands(click.Group):

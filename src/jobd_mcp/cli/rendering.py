@@ -187,10 +187,23 @@ def event_line(event: Schema) -> str:
     about = ".".join(text(event.get(name)) for name in ("job", "attempt") if event.get(name) is not None)
     by = f"by {text(event.get('actor'))}" if event.get("actor") is not None else ""
     told = as_object(event.get("data"))
-    data = ", ".join(f"{text(key)}={text(value)}" for key, value in told.items() if (key, value) != ("worker", worker))
+    shown = [(key, value) for key, value in told.items() if (key, value) != ("worker", worker) and key != "id"]
+    data = ", ".join(f"{text(key)}={text(value)}" for key, value in shown)
     kind = text(event.get("type")).ljust(_LONGEST_USUAL_EVENT)
     parts = [text(event.get("seq")), when, kind, about, text(worker), by, data]
     return "  ".join(part for part in parts if part).rstrip()
+
+
+def worker(answer: Json) -> list[str]:
+    """One worker, after a change."""
+    known = as_object(answer)
+    running = as_list(known.get("running"))
+    lines = [f"worker {text(known.get('name'))} is {text(known.get('state'))}"]
+    if known.get("cordoned") is True and known.get("state") == "lost":
+        lines.append("it takes no new work when it is back")
+    if known.get("tags"):
+        lines.append(f"tags: {' '.join(text(tag) for tag in as_list(known.get('tags')))}")
+    return [*lines, f"runs: {' '.join(text(entry) for entry in running)}"] if running else lines
 
 
 def tokens(answer: Json) -> list[str]:

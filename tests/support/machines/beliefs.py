@@ -248,7 +248,7 @@ class Step:
 def check(before: Tables, after: Tables, truth: Truth, step: Step) -> None:
     """All that holds after every step; raises AssertionError."""
     _nothing_is_missing(before, after, truth)
-    for job, row in after.jobs.items():
+    for row in after.jobs.values():
         _rows_agree(after, row)
         _ends_are_final(before, after, row, step)
         _children_wait(after, row)
