@@ -249,7 +249,11 @@ DEVICE = st.fixed_dictionaries(
         "uses": USES,
         "lost": st.booleans(),
         "unhealthy": st.none() | st.just("worn"),
-        "faults": st.dictionaries(st.sampled_from(["memory", "uuid"]), st.text(max_size=300), max_size=2),
+        "faults": st.dictionaries(
+            st.sampled_from(["memory", "uuid"]),
+            st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=300),
+            max_size=2,
+        ),
     }
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -121,4 +122,17 @@ async def test_a_disk_that_hangs_keeps_what_was_known(hardware: Hardware, monkey
         await eventually(lambda: bench.looks >= 3)
         assert bench.watch.facts.disk_free_gb == 500.0
         answers.set()
+        tasks.cancel_scope.cancel()
+
+
+async def test_an_answer_that_nobody_understands_does_not_end_the_worker(hardware: Hardware) -> None:
+    hardware.is_now(RTX)
+    bench = Bench(hardware)
+    program = hardware.file.with_name("odd.py")
+    program.write_text('import sys\nfor _ in sys.stdin:\n    print(\'{"state": "ok", "why": null}\', flush=True)\n')
+    bench.watch._probe._command = (sys.executable, str(program))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bench.watch.run)
+        await eventually(lambda: bench.watch.facts.gpus_why == "the driver's answer was not understood", within_s=30)
+        await bench.some_looks(3)
         tasks.cancel_scope.cancel()

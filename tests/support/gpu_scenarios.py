@@ -257,6 +257,20 @@ SCENARIOS = [
         gpus=[gpu(A, foreign=NOT_THERE) | vram(free=23.6), gpu(B)],
     ),
     Scenario(
+        "thousands of devices",
+        (
+            Step(RTX, {"gpus": [gpu(A)]}),
+            Step(
+                f"{RTX}\ncount 4294967",
+                {
+                    "gpus": [gpu(A, "unknown")],
+                    "gpus_why": "the NVIDIA driver does not answer: it says that it has 4294967 devices",
+                },
+            ),
+            Step(RTX, {"gpus": [gpu(A)]}),
+        ),
+    ),
+    Scenario(
         "more cards than before, then fewer",
         (
             Step(RTX, {"gpus": [gpu(A)]}),

@@ -14,6 +14,7 @@ from worker.probe.snapshot import Device, ProcessFacts, Snapshot, Use
 
 MIB = 1 << 20
 MOST_MIB = 1 << 26  # 64 TiB: what claims more is garbage
+MOST_PROCESSES = 512  # those with the most memory
 HELD_MB = 1024
 """More than this, used by nobody who can be seen, is somebody's memory: drivers take a few hundred at most."""
 HELD_WITHOUT_V2_MB = 2048
@@ -102,7 +103,7 @@ class Devices:
             free_mb=memory.free,
             driver_mb=memory.driver,
             utilisation=device["utilisation"],
-            processes=uses,
+            processes=uses if uses is None else sorted(uses, key=lambda use: -(use.mb or 0))[:MOST_PROCESSES],
             unseen_mb=unseen,
         )
 

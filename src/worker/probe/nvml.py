@@ -16,6 +16,7 @@ from worker.probe.snapshot import Device, Snapshot, Use, nothing
 T = TypeVar("T")
 
 LIBRARY = "libnvidia-ml.so.1"
+MOST_DEVICES = 256
 _MOST_SAID = 200
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 _UNSUPPORTED, _NO_PERMISSION, _NOT_FOUND, _NOT_LOADED, _TOO_SMALL, _NO_FUNCTION, _LOST, _RESET, _MISMATCH = (
@@ -49,6 +50,8 @@ class Nvml:
             self._must(self._nvml.nvmlShutdown)
             self._must(self._nvml.nvmlInit)
         count = self._must(self._nvml.nvmlDeviceGetCount)
+        if count > MOST_DEVICES:
+            raise Gone(f"it says that it has {count} devices")
         devices = [device for index in range(count) for device in self._devices_at(index)]
         self._stale = any(device["lost"] for device in devices)
         if count == 0:

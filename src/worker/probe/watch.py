@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anyio
+import structlog
 
 from broker.wire.machines import Facts, Gpu, GpuState
 from worker.patience import OutOfPatience, within
@@ -18,6 +19,8 @@ from worker.probe.devices import Devices, Found, Tree
 from worker.probe.gpus import GpuProbe
 from worker.probe.resources import Resources
 from worker.process.clock import boot_s
+
+log = structlog.get_logger("worker.probe")
 
 LOOK_LIMIT_S = 10.0
 GPU_STEP_MB = 256
@@ -68,8 +71,13 @@ class Watch:
     async def _watch_gpus(self) -> None:
         while True:
             snapshot = await self._probe.look()
-            trees = self.trees() if snapshot["processes"] else ()
-            self._found = self._devices.found(snapshot, trees, boot_s())
+            try:
+                trees = self.trees() if snapshot["processes"] else ()
+                self._found = self._devices.found(snapshot, trees, boot_s())
+            except Exception:
+                # What the driver says is nobody's to rely on: the worker goes on without it.
+                log.exception("the GPU probe's answer was not understood")
+                self._found = Found(GpuState.UNKNOWN, "the driver's answer was not understood", None, None, [])
             self._consider()
             await anyio.sleep(self._every_s)
 
@@ -80,6 +88,9 @@ class Watch:
                 self._resources = await within(LOOK_LIMIT_S, lambda: self._look(self._state))
             except OutOfPatience:
                 continue  # the disk does not answer: what was known stays
+            except Exception:
+                log.exception("the machine could not be looked at")
+                continue
             self._consider()
 
     def _consider(self) -> None:
