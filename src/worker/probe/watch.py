@@ -32,6 +32,7 @@ LOAD_STEP = 0.25  # of the cores
 BATTERY_STEP = 10
 UTILISATION_STEP = 25
 
+NOT_UNDERSTOOD = Found(GpuState.UNKNOWN, "the driver's answer was not understood", None, None, [])
 NOT_YET = Found(GpuState.UNKNOWN, "not looked at yet", None, None, [])
 
 
@@ -70,14 +71,14 @@ class Watch:
 
     async def _watch_gpus(self) -> None:
         while True:
-            snapshot = await self._probe.look()
             try:
+                snapshot = await self._probe.look()
                 trees = self.trees() if snapshot["processes"] else ()
                 self._found = self._devices.found(snapshot, trees, boot_s())
             except Exception:
-                # What the driver says is nobody's to rely on: the worker goes on without it.
-                log.exception("the GPU probe's answer was not understood")
-                self._found = Found(GpuState.UNKNOWN, "the driver's answer was not understood", None, None, [])
+                if self._found is not NOT_UNDERSTOOD:
+                    log.exception("the GPU probe's answer was not understood; the worker goes on without it")
+                self._found = NOT_UNDERSTOOD
             self._consider()
             await anyio.sleep(self._every_s)
 
