@@ -32,6 +32,8 @@ class Fleet:
     workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     within: dict[str, list[str]] = field(default_factory=dict)
     """Process name → words before its command: `broker` and each worker may live in a namespace of its own."""
+    source: dict[str, Path] = field(default_factory=dict)
+    """Process name → the code that it runs, if not the very code that this test has imported: one with a bug in it."""
     _starts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -126,7 +128,7 @@ class Fleet:
         environ |= {f"JOBD_{key.upper()}": value for key, value in values.items()}
         with (self.directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [*self.within.get(name, []), *_command(module, *words)],
+                [*self.within.get(name, []), *_command(self.source.get(name), module, *words)],
                 env=environ,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -136,9 +138,9 @@ class Fleet:
             )
 
 
-def _command(module: str, *words: str) -> list[str]:
-    """Run a module of the very code that this test has imported: of a copy with a planted bug, too."""
-    source = Path(broker.__file__).parents[1]
+def _command(source: Path | None, module: str, *words: str) -> list[str]:
+    """Run a module of `source`, or of the very code that this test has imported: of a copy with a planted bug, too."""
+    source = source or Path(broker.__file__).parents[1]
     if source == ROOT / "src":
         return [sys.executable, "-I", "-m", module, *words]
     program = f"import runpy, sys; sys.path.insert(0, {str(source)!r}); runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
