@@ -25,6 +25,7 @@ from worker.handle import Shim, ShimSpec, Started
 from worker.nursery import Nursery
 from worker.process import records
 from worker.process.clock import boot_s
+from worker.process.failpoint import failpoint
 from worker.process.identity import LINUX
 from worker.process.records import SpecRecord
 
@@ -177,6 +178,7 @@ class Shims:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _rename_to_new(draft, shim.directory)
+            failpoint("spec_written")
             with contextlib.suppress(OSError):
                 self._nursery.request(shim.directory, lock)
         finally:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from broker.core.rows import StopKind
 from broker.core.states import TERMINAL, Cause, Facts
+from broker.failpoint import failpoint
 from broker.service.context import Broker, Caller
 from broker.service.rows import read_assignment, read_job
 from broker.service.stops import not_confirmed, request_stop
@@ -33,7 +34,9 @@ async def cancel(broker: Broker, caller: Caller, request: CancelRequest) -> Canc
         answers = [_cancel_one(tx, broker, caller, target.id, request.reason) for target in targets]
         return CancelAnswer(jobs=answers[:MOST_SHOWN], counts=dict(Counter(_kind(answer) for answer in answers)))
 
-    return await decide(broker.store, fn)
+    answer = await decide(broker.store, fn)
+    failpoint("cancelled")
+    return answer
 
 
 @dataclass(frozen=True, slots=True)

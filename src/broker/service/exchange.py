@@ -19,7 +19,8 @@ from broker.core.fence import Standing, standing
 from broker.core.matching import Machine
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import LIVE, Cause, Facts, Illegal, Said
-from broker.service import dispatch, views
+from broker.failpoint import failpoint
+from broker.service import dispatch, machines, views
 from broker.service.context import Broker, Caller
 from broker.service.registration import admit_name, known_worker, speaks_for
 from broker.service.rows import assignment_row, job_row, read_job
@@ -70,9 +71,14 @@ async def report(broker: Broker, caller: Caller, worker_id: str, said: Report) -
         speaks_for(tx, caller, worker_id)
         heard = _Exchange(tx, broker, worker_id, said)
         heard.listen(said.transitions)
+        if said.facts is not None:
+            machines.keep(tx, heard.worker, said.facts)
         return ReportAnswer(verdicts=heard.verdicts, stops=heard.stops())
 
-    return await decide(broker.store, fn)
+    answer = await decide(broker.store, fn)
+    if said.transitions:
+        failpoint("reported")
+    return answer
 
 
 async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, client: Client) -> PollAnswer:
@@ -104,6 +110,8 @@ async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, clien
         return PollAnswer()
     broker.wake.unpark_worker(worker_id)  # whether this one parks or not: nothing more is claimed on an older list
     answer, parks = found
+    if answer.deliveries:
+        failpoint("claimed")
     if parks is None or said.wait_s == 0:
         return answer
     poll = Parked(worker_id, said.epoch, said.accept and said.recovered, parks)
@@ -193,6 +201,7 @@ class _Exchange:
         self.verdicts: list[Verdict] = []
         self.news = False  # a verdict that the worker should hear at once
         self._strangers = 0
+        self._is_back = False
         self._rows = _Rows(tx, worker_id)
         self._listened = broker.listening.now_ms()  # one instant for all of one exchange
         self._facts = partial(Facts, tx.now_ms, self._listened)
@@ -220,6 +229,8 @@ class _Exchange:
             recovered=int(self.said.recovered),
             strangers=self._strangers,
         )
+        if self._is_back:
+            machines.settle(self.tx, self.worker["id"])
         if self._strangers < self.worker["strangers"]:
             self.tx.tell(RoomFree(self.worker["id"]))
         if self.worker["duty"] != Duty.SERVING:
@@ -463,6 +474,7 @@ class _Exchange:
             return
         admit_name(self.tx, self.worker["id"], self.worker["name"])
         worker_event(self.tx, EventType.WORKER_BACK, self.worker["id"], self.worker["name"])
+        self._is_back = True
 
     def _apply_start(self, entry: _Entry) -> _Entry:
         return self._apply(entry, Cause.START, self._facts(wall_until=self._wall_until(entry.job)))

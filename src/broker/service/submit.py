@@ -9,6 +9,7 @@ import shlex
 from broker.core import graph
 from broker.core.effective import Effective, effective, seconds
 from broker.core.matching import Shape
+from broker.failpoint import failpoint
 from broker.service import views
 from broker.service.context import Broker, Caller
 from broker.service.transition import event, event_of_array, join_line
@@ -59,7 +60,9 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
             array=first, count=count, ids=f"{first}..{first + count - 1}", state=JobState.QUEUED, waiting=hopeless
         )
 
-    return await broker.store.run(fn, admits=True)
+    answer = await broker.store.run(fn, admits=True)
+    failpoint("submitted")
+    return answer
 
 
 def _parents(tx: Tx, spec: JobSpec) -> tuple[list[int], graph.Verdict]:

@@ -13,6 +13,8 @@ import structlog
 from broker.core.ending import loss, told_of_loss
 from broker.core.rows import StopKind
 from broker.core.states import LIVE, Cause, Facts, Illegal
+from broker.failpoint import failpoint
+from broker.service import machines
 from broker.service.context import Broker
 from broker.service.rows import read_assignment, read_job
 from broker.service.stops import request_stop
@@ -44,15 +46,19 @@ async def expire_leases(broker: Broker) -> None:
 
     def note(tx: Tx) -> list[Row]:
         tx.run("set_meta", key="listened_ms", value=str(listened))
+        tx.run("set_meta", key="listened_at", value=str(tx.now_ms))
         if gap_ms > GAP_WORTH_SAYING_MS:
             event(tx, EventType.RECLAIM_SUPPRESSED, data={"gap_s": gap_ms / 1000})
         for worker in tx.all("silent_workers", listened=listened):
             if tx.run("lose_worker", worker=worker["id"], listened=listened):
                 worker_event(tx, EventType.WORKER_LOST, worker["id"], worker["name"])
+                machines.settle(tx, worker["id"])
                 tx.tell(ListVoid(worker["id"]))
         return tx.all("leases_over", listened=listened, limit=BATCH)
 
     due = await broker.store.run(note)
+    if due:
+        failpoint("swept")
     await _each(broker, [row["id"] for row in due], partial(_expire, broker=broker, listened=listened))
 
 
@@ -96,6 +102,7 @@ def _expire(tx: Tx, id_: int, *, broker: Broker, listened: int) -> None:
     facts = Facts(now=tx.now_ms, listened=listened, reason_code=told.code, reason=told.text, limit=told.limit)
     apply(tx, job, assignment, cause, facts, listened=listened)
     tx.tell(ListVoid(assignment.worker))
+    failpoint("expiring")
 
 
 async def stop_slow_starts(broker: Broker) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker.failpoint import failpoint
 from broker.store.contract import StoreUnusable
 
 DIRECTORY = Path(__file__).with_name("migrations")
@@ -58,9 +59,11 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> 
             connection.execute(
                 "INSERT OR REPLACE INTO meta (key, value) VALUES ('schema', ?)", (str(migration.number),)
             )
+            failpoint("migrating")
         if version < newest:
             _check_references(connection)
         connection.execute("COMMIT")
+        failpoint("migrated")
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
