@@ -12,6 +12,7 @@ help:
 	@echo "make chaos-long  kill, freeze and cut for hours; ARGS='--only campaign --seed 7' selects"
 	@echo "make check   format, lint, types, import contracts, lock, generated files"
 	@echo "make fix     format, and mend what the linter can"
+	@echo "make machines-long  thousands of stories of the state machines; ARGS='--stories 100 logs'"
 	@echo "make bench   what jobd costs on this machine, in about a quarter of an hour"
 	@echo "make docs    write the generated files"
 	@echo "make pictures  the README's picture and transcript, from real runs"
@@ -48,6 +49,9 @@ bench: .venv/.runtime
 		echo; .venv/bin/python benchmarks/$$program.py || exit 1; \
 	done
 
+machines-long: .venv/.dev
+	cd tests && ../.venv/bin/python -m support.machines $(ARGS)
+
 fix: .venv/.dev
 	.venv/bin/python -m ruff check --fix --quiet $(PATHS)
 	.venv/bin/python -m ruff format --quiet $(PATHS)
@@ -78,4 +82,4 @@ clean:
 	@sh tools/install.sh
 	@touch $@
 
-.PHONY: help demo test chaos-long check bench fix docs pictures lock tools clean
+.PHONY: help demo test chaos-long check machines-long bench fix docs pictures lock tools clean

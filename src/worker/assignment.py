@@ -16,7 +16,8 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from broker.wire.states import OnWorkerLost
+from broker.wire.jobs import JobSpec
+from broker.wire.states import LimitCode, OnWorkerLost
 from broker.wire.workers import (
     Ack,
     Delivery,
@@ -50,6 +51,7 @@ LATE_GO_S = 1.0
 """How long after the deadline of a `go` its start may still become visible; then an ack is asked for again."""
 
 
+_LONGEST_LEFT = 200  # characters of it in a list
 START_TOLD_S = 0.02
 """A start is told within this time: a job that has ended by then costs one report, not two."""
 
@@ -89,6 +91,7 @@ class Assignment:
         self.job, self.attempt, self.token = job, attempt, token
         self.phase = Phase.PREPARING
         self.stopping: Stop | None = None
+        self.kill_failed: str | None = None
         self.final: Final | None = None
         self.accepted = False  # the broker has the final report
         self.stale = False  # the broker wants none of it
@@ -139,7 +142,13 @@ class Assignment:
     def held(self) -> Held:
         stopping = self.stopping.id if self.stopping else None
         return Held(
-            job=self.job, attempt=self.attempt, token=self.token, phase=self.phase, stopping=stopping, final=self.final
+            job=self.job,
+            attempt=self.attempt,
+            token=self.token,
+            phase=self.phase,
+            stopping=stopping,
+            final=self.final,
+            **({"kill_failed": self.kill_failed} if self.kill_failed is not None else {}),
         )
 
     def wake(self) -> None:
@@ -267,6 +276,7 @@ class Assignment:
                     grace_s=delivery.spec.checkpoint_grace_s,
                     linger_s=self._desk.linger_s,
                     log_cap=self._desk.log_cap,
+                    limits=limits_of(delivery.spec),
                     on_worker_lost=self._terms.policy,
                     extra={"lease_s": self._terms.lease_s, "exclusive_lease_s": self._terms.exclusive_lease_s},
                 )
@@ -370,8 +380,17 @@ class Assignment:
                 failpoint("start_seen")
                 start = Start(kind="start", job=self.job, attempt=self.attempt, token=self.token, pid=started.pid)
                 self._desk.exchange.post(start, self.heard, within_s=START_TOLD_S)
+            self._look_for_survivors(shim)
             await self._pause()
         return final
+
+    def _look_for_survivors(self, shim: Shim) -> None:
+        """Processes that KILL does not end are told; they are listed, and keep their room, until they are gone."""
+        left = (shim.stuck() or "")[:_LONGEST_LEFT] or None
+        if left != self.kill_failed:
+            self.kill_failed = left
+            self._log.warning("the kill failed", processes=left)
+            self._desk.exchange.nudge()
 
     async def _report(self, final: Final) -> None:
         """Say how it ended until the broker has taken it, and the output to its last byte."""
@@ -426,6 +445,12 @@ class _Answer:
     def permits(self) -> bool:
         """`duplicate` is permission too, but not for what has ended."""
         return self.verdict.verdict in (VerdictWord.ACCEPTED, VerdictWord.DUPLICATE) and not self.verdict.ended
+
+
+def limits_of(spec: JobSpec) -> dict[LimitCode, float]:
+    """What the job's supervisor enforces; what is off, or was never set, is not there."""
+    values = {code: getattr(spec, f"{code.value}_s") for code in LimitCode}
+    return {code: value for code, value in values.items() if isinstance(value, int | float)}
 
 
 def _seconds(extra: Mapping[str, object], name: str) -> float:

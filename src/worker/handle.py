@@ -8,14 +8,15 @@ import fcntl
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import anyio
 
-from broker.wire.states import OnWorkerLost
-from broker.wire.workers import Final, Outcome
+from broker.wire.states import LimitCode, OnWorkerLost
+from broker.wire.workers import Final, Outcome, Reached
 from worker.process import records
 from worker.process.failpoint import failpoint
 from worker.process.leftovers import kill_leftovers, leave_group
@@ -40,6 +41,7 @@ class ShimSpec:
     linger_s: float = 2.0  # how long output is awaited after the main process's end
     on_worker_lost: OnWorkerLost = OnWorkerLost.REQUEUE
     log_cap: int = records.DEFAULT_LOG_CAP  # bytes; of a larger output the log has both ends
+    limits: Mapping[LimitCode, float] = field(default_factory=dict)  # seconds
     umask: int = 0o022
     extra: dict[str, Json] = field(default_factory=dict)
 
@@ -261,6 +263,7 @@ class Shim:
             reason_code=record["reason_code"],
             reason=_printable(record["reason"]),
             stop=record["stop"],
+            limit=_reached(record),
             final_size=size,
             final_index_size=index_size - index_size % records.ROW.size,
             dropped=record["dropped"] + record["final_size"] - size,
@@ -309,9 +312,19 @@ def _spec_of(record: SpecRecord) -> ShimSpec:
         grace_s=record["grace_s"],
         linger_s=record["linger_s"],
         log_cap=record.get("log_cap", records.DEFAULT_LOG_CAP),
+        limits={LimitCode(code): limit_s for code, limit_s in record.get("limits", {}).items()},
         on_worker_lost=OnWorkerLost(record["on_worker_lost"]),
         umask=record["umask"],
         extra=record["extra"],
+    )
+
+
+def _reached(record: ExitRecord) -> Reached | None:
+    limit = record.get("limit")
+    return (
+        None
+        if limit is None
+        else Reached(code=LimitCode(limit["code"]), limit_s=limit["limit_s"], seen_s=limit["seen_s"])
     )
 
 

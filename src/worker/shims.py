@@ -197,6 +197,7 @@ class Shims:
             grace_s=spec.grace_s,
             linger_s=spec.linger_s,
             log_cap=spec.log_cap,
+            limits={code.value: limit_s for code, limit_s in spec.limits.items()},
             on_worker_lost=spec.on_worker_lost.value,
             cookie=uuid.uuid4().hex,
             bell=str(self._bell.path),

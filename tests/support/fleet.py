@@ -35,8 +35,8 @@ class Fleet:
     """Process name → words before its command: `broker` and each worker may live in a namespace of its own."""
     failpoints: dict[str, str] = field(default_factory=dict)
     """Process name → where its next process dies; the one after that lives."""
-    source: Path = field(default_factory=lambda: Path(broker.__file__).parents[1])
-    """The code that is run: by default what this test has imported, a copy with a planted bug included."""
+    source: dict[str, Path] = field(default_factory=dict)
+    """Process name → the code that it runs, if not the very code that this test has imported: one with a bug in it."""
 
     @property
     def state(self) -> Path:
@@ -146,7 +146,7 @@ class Fleet:
             environ[failpoint.VARIABLE] = self.failpoints.pop(name)
         with (self.directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [*self.within.get(name, []), *_command(self.source, module, *words)],
+                [*self.within.get(name, []), *_command(self.source.get(name), module, *words)],
                 env=environ,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -156,8 +156,9 @@ class Fleet:
             )
 
 
-def _command(source: Path, module: str, *words: str) -> list[str]:
-    """Run a module of that code."""
+def _command(source: Path | None, module: str, *words: str) -> list[str]:
+    """Run a module of `source`, or of the very code that this test has imported: of a copy with a planted bug, too."""
+    source = source or Path(broker.__file__).parents[1]
     if source == ROOT / "src":
         return [sys.executable, "-I", "-m", module, *words]
     program = f"import runpy, sys; sys.path.insert(0, {str(source)!r}); runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"

@@ -214,7 +214,8 @@ def _assign(tx: Tx, broker: Broker, worker: Row, job: int, number: int, cpus: fl
         cpus=cpus,
     )
     try:
-        done = apply(tx, row, None, Cause.CLAIM, Facts(now=tx.now_ms, claimed=given))
+        facts = Facts(now=tx.now_ms, listened=broker.listening.now_ms(), claimed=given)
+        done = apply(tx, row, None, Cause.CLAIM, facts)
     except LostSwap:
         return None
     failpoint("claiming")

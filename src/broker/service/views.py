@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from broker.core.graph import Parent
 from broker.core.matching import Machine, Shape, never, waiting
+from broker.service.rows import reached
 from broker.store.contract import Row, Tx
 from broker.wire.events import Event, EventType
 from broker.wire.jobs import Assignment, Job, Reason, Stopping
@@ -139,7 +140,9 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
     state = JobState(row["state"])
     stopping = None
     if row["stop_by"] is not None and state in (JobState.ASSIGNED, JobState.RUNNING):
-        stopping = Stopping(by=row["stop_by"], why=row["stop_why"], grace_s=row["stop_grace_s"])
+        stopping = Stopping(
+            by=row["stop_by"], why=row["stop_why"], grace_s=row["stop_grace_s"], kill_failed=row["kill_failed"]
+        )
     return Job(
         id=row["id"],
         state=state,
@@ -151,14 +154,21 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
         worker=row["worker"] if state is not JobState.QUEUED else None,
         attempt=row["attempt"] or None,
         exit_code=row["exit_code"],
-        reason=_reason(row),
+        reason=reason(row),
         waiting=waits.of_job(row) if state is JobState.QUEUED else None,
         stopping=stopping,
         created_at=at(row["created_at"]),
         started_at=at(row["started_at"]),
         ended_at=at(row["ended_at"]),
         duration_s=_duration(row, tx.now_ms),
+        warnings=_warnings(row, state),
     )
+
+
+def _warnings(row: Row, state: JobState) -> list[str] | None:
+    if row["kill_failed"] is None or state not in (JobState.ASSIGNED, JobState.RUNNING):
+        return None
+    return [f"the kill failed: {row['kill_failed']} does not end (pid:state); it keeps its room on {row['worker']}"]
 
 
 def assignment(row: Row, *, listened: int, now_ms: int) -> Assignment:
@@ -171,7 +181,7 @@ def assignment(row: Row, *, listened: int, now_ms: int) -> Assignment:
         state=state,
         exit_code=row["exit_code"],
         signal=row["signal"],
-        reason=_reason(row),
+        reason=reason(row),
         started_at=at(row["started_at"]),
         ended_at=at(row["ended_at"]),
         expired_at=at(row["expired_at"]),
@@ -233,10 +243,17 @@ def event(row: Row) -> Event:
     )
 
 
-def _reason(row: Row) -> Reason | None:
+def reason(row: Row) -> Reason | None:
     if row["reason_code"] is None:
         return None
-    return Reason(code=row["reason_code"], message=row["reason"] or row["reason_code"])
+    limit = reached(row)
+    own = limit is not None and limit.code == row["reason_code"]
+    return Reason(
+        code=row["reason_code"],
+        message=row["reason"] or row["reason_code"],
+        limit_s=limit.limit_s if own and limit else None,
+        seen_s=limit.seen_s if own and limit else None,
+    )
 
 
 def _duration(row: Row, now_ms: int) -> float | None:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from broker.wire.jobs import Frozen, JobSpec, Name, Text
+from broker.wire.states import LimitCode
 
 Uuid = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Short = Annotated[Text, StringConstraints(max_length=200)]
@@ -54,11 +55,20 @@ class Outcome(StrEnum):
 
     EXITED = "exited"  # by itself: exit_code or signal
     STOPPED = "stopped"  # TERM was delivered before the exit was reaped, for `stop`
+    LIMIT = "limit"  # the same, for a time limit: `limit`
     LEASE_ENDED = "lease_ended"  # the shim stopped its tree because its lease ended
     LAUNCH_FAILED = "launch_failed"  # the command itself could not be executed
     REFUSED = "refused"  # never executed: the worker said no
     NEVER_EXECUTED = "never_executed"  # proved: the shim was closed for good before it released exec
     LOST = "lost"  # may have run; how it ended can't be known
+
+
+class Reached(Frozen):
+    """A time limit that was reached while the job ran."""
+
+    code: LimitCode
+    limit_s: float = Field(description="What was allowed.")
+    seen_s: float = Field(description="What was seen.")
 
 
 class Final(Frozen):
@@ -70,6 +80,10 @@ class Final(Frozen):
     reason_code: Short | None = None
     reason: Long | None = None
     stop: Short | None = Field(default=None, description="STOPPED: the id of the stop request that was carried out.")
+    limit: Reached | None = Field(
+        default=None,
+        description="LIMIT: which. STOPPED: the wall limit, if it was reached before the main process ended.",
+    )
     final_size: int = Field(default=0, ge=0, description="Bytes of output that the process wrote and the worker has.")
     final_index_size: int = Field(default=0, ge=0)
     dropped: int = Field(default=0, ge=0, description="Bytes of output that the worker could not keep.")
@@ -86,6 +100,7 @@ class Held(Frozen):
     token: Short
     phase: Phase
     stopping: Short | None = Field(default=None, description="Id of the stop request that is being carried out.")
+    kill_failed: Short | None = Field(default=None, description="Processes that KILL does not end, as pid:state.")
     final: Final | None = Field(default=None, description="With phase ended.")
 
 
