@@ -82,4 +82,4 @@ clean:
 	@sh tools/install.sh
 	@touch $@
 
-.PHONY: help demo test chaos-long check machines-long bench fix docs pictures lock tools clean
+.PHONY: help demo test chaos-long machines-long check bench fix docs pictures lock tools clean

@@ -97,7 +97,8 @@ async def a_machine_dies(fleet: Fleet, ledger: Ledger, client) -> None:
 
 async def begun_by_the_first_release(fleet: Fleet, ledger: Ledger, client) -> None:
     """A database with jobs in it, one of them over, as the oldest release leaves it when it is killed."""
-    fleet.source["broker"] = fleet.source["w0"] = releases.source_of(releases.FIRST, fleet.directory / "first")
+    first = releases.source_of(releases.FIRST, fleet.directory / "first")
+    fleet.source = {"broker": first, "w0": first}
     await fleet.start_broker()
     await fleet.start_worker("w0")
     await ledger.submit(client, lines=2, exit_code=5)
@@ -107,4 +108,4 @@ async def begun_by_the_first_release(fleet: Fleet, ledger: Ledger, client) -> No
     fleet.workers["w0"].wait(20)
     await ledger.submit(client, lines=2)
     fleet.kill_broker()
-    fleet.source.clear()
+    fleet.source = {}

@@ -33,10 +33,11 @@ class Fleet:
     workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     within: dict[str, list[str]] = field(default_factory=dict)
     """Process name → words before its command: `broker` and each worker may live in a namespace of its own."""
-    failpoints: dict[str, str] = field(default_factory=dict)
-    """Process name → where its next process dies; the one after that lives."""
     source: dict[str, Path] = field(default_factory=dict)
     """Process name → the code that it runs, if not the very code that this test has imported: one with a bug in it."""
+    failpoints: dict[str, str] = field(default_factory=dict)
+    """Process name → where its next process dies; the one after that lives."""
+    _starts: dict[str, int] = field(default_factory=dict)
 
     @property
     def state(self) -> Path:
