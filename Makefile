@@ -12,6 +12,8 @@ help:
 	@echo "make chaos-long  kill, freeze and cut for hours; ARGS='--only campaign --seed 7' selects"
 	@echo "make check   format, lint, types, import contracts, lock, generated files"
 	@echo "make fix     format, and mend what the linter can"
+	@echo "make sim     the simulation: SEED=7 tells that seed's story, without it sixty are tried"
+	@echo "make sim-long  ten thousand seeds, in some hours"
 	@echo "make machines-long  thousands of stories of the state machines; ARGS='--stories 100 logs'"
 	@echo "make bench   what jobd costs on this machine, in about a quarter of an hour"
 	@echo "make docs    write the generated files"
@@ -43,6 +45,14 @@ check: .venv/.dev
 	.venv/bin/python -m ruff check --quiet $(PATHS)
 	.venv/bin/lint-imports --no-logo
 	.venv/bin/python -m mypy
+
+# One seed's story, line by line; without SEED sixty of them.
+sim: .venv/.dev
+	PYTHONPATH=tests .venv/bin/python -m simulation $${SEED:+--seed $$SEED} $(ARGS)
+
+# Hours. ARGS="--seeds 0..99999" tells others.
+sim-long: .venv/.dev
+	PYTHONPATH=tests .venv/bin/python -m simulation --seeds 0..9999 --jobs "$$(getconf _NPROCESSORS_ONLN)" --progress $(ARGS)
 
 bench: .venv/.runtime
 	@for program in submit cycle queries many submit_to_start recovery true_jobs output idle stdio cli tool_call process_start store logs versus_jobd; do \
@@ -82,4 +92,4 @@ clean:
 	@sh tools/install.sh
 	@touch $@
 
-.PHONY: help demo test chaos-long machines-long check bench fix docs pictures lock tools clean
+.PHONY: help demo test sim sim-long chaos-long machines-long check bench fix docs pictures lock tools clean

@@ -36,6 +36,7 @@ from worker.backoff import Backoff
 from worker.environment import Identity, Places, environment
 from worker.exchange import Exchange
 from worker.home import Home
+from worker.probe.devices import Tree
 from worker.process.clock import boot_s
 from worker.process.failpoint import failpoint
 from worker.shims import LaunchError, Shim, Shims, ShimSpec
@@ -150,6 +151,10 @@ class Assignment:
             final=self.final,
             **({"kill_failed": self.kill_failed} if self.kill_failed is not None else {}),
         )
+
+    def tree(self) -> Tree | None:
+        """What its processes can be known by, while there are some."""
+        return self._shim.tree() if self._shim is not None and self.final is None else None
 
     def wake(self) -> None:
         """There may be news in the shim's files."""

@@ -17,6 +17,7 @@ import anyio
 
 from broker.wire.states import LimitCode, OnWorkerLost
 from broker.wire.workers import Final, Outcome, Reached
+from worker.probe.devices import Tree
 from worker.process import records
 from worker.process.failpoint import failpoint
 from worker.process.leftovers import kill_leftovers, leave_group
@@ -180,6 +181,15 @@ class Shim:
         if record is None:
             return None
         return Started(record["process"]["pid"], record["started_at"], record["process"])
+
+    def tree(self) -> Tree | None:
+        """What its processes can be known by; None before the start."""
+        record = records.read_start(str(self.directory))
+        if record is None:
+            return None
+        roots = frozenset((who["pid"], who["starttime"]) for who in (record["shim"], record["process"]))
+        group = self._record["cgroup"]
+        return Tree(self.name, roots, "/" + "/".join(Path(group).parts[-2:]) if group else None)
 
     def stopping(self) -> str | None:
         """Id of the stop request that is being carried out."""

@@ -20,7 +20,7 @@ from broker.core.matching import Machine
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import LIVE, Cause, Facts, Illegal, Said
 from broker.failpoint import failpoint
-from broker.service import dispatch, views
+from broker.service import dispatch, machines, views
 from broker.service.context import Broker, Caller
 from broker.service.registration import admit_name, known_worker, speaks_for
 from broker.service.rows import assignment_row, job_row, read_job
@@ -71,6 +71,8 @@ async def report(broker: Broker, caller: Caller, worker_id: str, said: Report) -
         speaks_for(tx, caller, worker_id)
         heard = _Exchange(tx, broker, worker_id, said)
         heard.listen(said.transitions)
+        if said.facts is not None:
+            machines.keep(tx, heard.worker, said.facts)
         return ReportAnswer(verdicts=heard.verdicts, stops=heard.stops())
 
     answer = await decide(broker.store, fn)
@@ -199,6 +201,7 @@ class _Exchange:
         self.verdicts: list[Verdict] = []
         self.news = False  # a verdict that the worker should hear at once
         self._strangers = 0
+        self._is_back = False
         self._rows = _Rows(tx, worker_id)
         self._listened = broker.listening.now_ms()  # one instant for all of one exchange
         self._facts = partial(Facts, tx.now_ms, self._listened)
@@ -226,6 +229,8 @@ class _Exchange:
             recovered=int(self.said.recovered),
             strangers=self._strangers,
         )
+        if self._is_back:
+            machines.settle(self.tx, self.worker["id"])
         if self._strangers < self.worker["strangers"]:
             self.tx.tell(RoomFree(self.worker["id"]))
         if self.worker["duty"] != Duty.SERVING:
@@ -469,6 +474,7 @@ class _Exchange:
             return
         admit_name(self.tx, self.worker["id"], self.worker["name"])
         worker_event(self.tx, EventType.WORKER_BACK, self.worker["id"], self.worker["name"])
+        self._is_back = True
 
     def _apply_start(self, entry: _Entry) -> _Entry:
         return self._apply(entry, Cause.START, self._facts(wall_until=self._wall_until(entry.job)))

@@ -14,6 +14,7 @@ from broker.core.ending import loss, told_of_loss
 from broker.core.rows import StopKind
 from broker.core.states import LIVE, Cause, Facts, Illegal
 from broker.failpoint import failpoint
+from broker.service import machines
 from broker.service.context import Broker
 from broker.service.rows import read_assignment, read_job
 from broker.service.stops import request_stop
@@ -51,6 +52,7 @@ async def expire_leases(broker: Broker) -> None:
         for worker in tx.all("silent_workers", listened=listened):
             if tx.run("lose_worker", worker=worker["id"], listened=listened):
                 worker_event(tx, EventType.WORKER_LOST, worker["id"], worker["name"])
+                machines.settle(tx, worker["id"])
                 tx.tell(ListVoid(worker["id"]))
         return tx.all("leases_over", listened=listened, limit=BATCH)
 

@@ -9,12 +9,14 @@ from datetime import UTC, datetime
 
 from broker.core.graph import Parent
 from broker.core.matching import Machine, Shape, never, waiting
+from broker.service.machines import Shown
 from broker.service.rows import reached
 from broker.store.contract import Row, Tx
 from broker.wire.events import Event, EventType
 from broker.wire.jobs import Assignment, Job, Reason, Stopping
+from broker.wire.machines import Facts
 from broker.wire.states import AssignmentState, Duty, JobState
-from broker.wire.workers import Slots, Worker, WorkerState
+from broker.wire.workers import Slots, Worker, WorkerCpus, WorkerState
 
 # At submit, "it will start in a moment" and "the machine is busy" are no news; these are.
 MOST_RUNNING_SHOWN = 100
@@ -192,13 +194,15 @@ def assignment(row: Row, *, listened: int, now_ms: int) -> Assignment:
 
 
 def workers(tx: Tx) -> list[Worker]:
+    machines_ = Shown(tx)
     running: defaultdict[str, list[str]] = defaultdict(list)
     for held in tx.all("running_on_workers"):
         running[held["worker"]].append(f"{held['job']}.{held['attempt']}")
     rows = tx.all("workers")
     names = Counter(row["name"] for row in rows)
     return [
-        _worker(row, running[row["id"]][:MOST_RUNNING_SHOWN], tx.now_ms, alone=names[row["name"]] == 1) for row in rows
+        _worker(tx, row, running[row["id"]][:MOST_RUNNING_SHOWN], machines_, alone=names[row["name"]] == 1)
+        for row in rows
     ]
 
 
@@ -208,10 +212,11 @@ def worker(tx: Tx, id_: str) -> Worker:
     [row] = [row for row in rows if row["id"] == id_]
     running = [f"{held['job']}.{held['attempt']}" for held in tx.all("running_on_workers") if held["worker"] == id_]
     alone = sum(other["name"] == row["name"] for other in rows) == 1
-    return _worker(row, running[:MOST_RUNNING_SHOWN], tx.now_ms, alone=alone)
+    return _worker(tx, row, running[:MOST_RUNNING_SHOWN], Shown(tx), alone=alone)
 
 
-def _worker(row: Row, running: list[str], now_ms: int, *, alone: bool) -> Worker:
+def _worker(tx: Tx, row: Row, running: list[str], machines_: Shown, *, alone: bool) -> Worker:
+    facts = machines_.facts(row["id"])
     return Worker(
         name=row["name"],
         id=None if alone else row["id"],
@@ -220,11 +225,25 @@ def _worker(row: Row, running: list[str], now_ms: int, *, alone: bool) -> Worker
         version=row["version"],
         host=row["host"],
         slots=Slots(total=row["slots"], used=row["used"] + row["strangers"]),
+        cpus=WorkerCpus(**facts.cpus.model_dump()) if facts else None,
+        ram_gb=facts.ram_gb if facts else None,
+        disk_free_gb=facts.disk_free_gb if facts else None,
+        battery=facts.battery if facts else None,
+        driver=_driver(facts) if facts else None,
+        gpus=machines_.gpus(row["id"], online=bool(row["online"])),
+        gpus_why=facts.gpus_why if facts else None,
+        stale=True if facts is not None and not row["online"] else None,
         tags=_tags(row) or None,
         running=running or None,
-        last_seen_s=max(0.0, round((now_ms - row["last_seen_at"]) / 1000, 1)),
+        last_seen_s=max(0.0, round((tx.now_ms - row["last_seen_at"]) / 1000, 1)),
         supervision=json.loads(row["supervision"]) or None,
     )
+
+
+def _driver(facts: Facts) -> str | None:
+    if facts.driver is None:
+        return None
+    return f"{facts.driver} (CUDA {facts.cuda})" if facts.cuda else facts.driver
 
 
 def event(row: Row) -> Event:

@@ -50,6 +50,8 @@ class EventType(StrEnum):
     WORKER_RESUMED = "worker_resumed", "It takes work again."
     WORKER_UPDATED = "worker_updated", "Its tags were changed; the data have those that it is given now."
     WORKER_REMOVED = "worker_removed", "A worker that was lost was forgotten."
+    WORKER_GPUS_CHANGED = "worker_gpus_changed", "Its devices, or how they do, changed; the data say which and how."
+    GPU_OFFER_IGNORED = "gpu_offer_ignored", "Another live worker has this device already: it is not used twice."
     RECLAIM_SUPPRESSED = "reclaim_suppressed", "The broker was away or frozen; that time is not counted against leases."
     TOKEN_CREATED = "token_created", "A token was made; the data carry its name and scopes, never the token."
     TOKEN_REVOKED = "token_revoked", "A token was revoked and is refused from now on."

@@ -16,6 +16,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from broker.wire.jobs import FLOOR_TABLE, Conditions, Name, name_of
+from broker.wire.machines import TagSetting
 
 FILE_ONLY: dict[str, JsonValue] = {"file_only": True}
 ProjectTable = Annotated[str, AfterValidator(lambda name: name if name == FLOOR_TABLE else name_of(name))]
@@ -106,8 +107,14 @@ class WorkerSettings(ClientSettings):
     """`job worker`."""
 
     worker_name: Name | None = Field(default=None, description="Default: the host's name.")
-    worker_slots: float | None = Field(default=None, gt=0, le=4096, description="Default: the number of cores.")
-    worker_tags: list[Name] = Field(default=[], description="Tags that jobs can ask for with needs, comma-separated.")
+    worker_slots: float | None = Field(default=None, gt=0, le=4096, description="Default: the cores it may use.")
+    worker_tags: list[TagSetting] = Field(
+        default=[],
+        description="Tags that jobs can ask for with needs, comma-separated, besides those that are found; `-docker` takes a found one away.",
+    )
+    probe_s: float = Field(
+        default=5, gt=0, le=3600, description="How often the worker looks at its GPUs, memory and disk."
+    )
     checkpoint_root: Path | None = Field(
         default=None,
         description="Where checkpoint directories are kept; a shared file system keeps them over machines.",

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from broker.wire.jobs import Frozen, JobSpec, Name, Text
+from broker.wire.machines import Battery, Facts, Ram, WorkerGpu
 from broker.wire.states import LimitCode
 
 Uuid = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
@@ -30,6 +31,7 @@ class Registration(Frozen):
     tags: list[Name] = Field(default=[], max_length=256)
     platform: Short | None = None
     supervision: list[Short] = Field(default=[], max_length=16, description="How whole trees are killed here.")
+    facts: Facts | None = Field(default=None, description="What the machine has, as far as that is known already.")
 
 
 class Registered(Frozen):
@@ -152,6 +154,9 @@ Transition = Annotated[Ack | Start | Finish, Field(discriminator="kind")]
 
 class Report(Exchange):
     transitions: list[Transition] = Field(default=[], max_length=10_000)
+    facts: Facts | None = Field(
+        default=None, description="When they have changed, until a report with them is answered."
+    )
 
 
 class VerdictWord(StrEnum):
@@ -253,6 +258,12 @@ class WorkerUpdate(Frozen):
         return self
 
 
+class WorkerCpus(Frozen):
+    logical: int
+    usable: float
+    load: float | None = None
+
+
 class Worker(Frozen):
     name: str
     id: str | None = Field(default=None, description="Where several have the same name.")
@@ -261,6 +272,14 @@ class Worker(Frozen):
     version: str
     host: str
     slots: Slots
+    cpus: WorkerCpus | None = None
+    ram_gb: Ram | None = None
+    disk_free_gb: float | None = None
+    battery: Battery | None = None
+    driver: str | None = Field(default=None, description="Of the GPUs, and the newest CUDA that it can do.")
+    gpus: list[WorkerGpu] | None = None
+    gpus_why: str | None = Field(default=None, description="Why there are none, or nothing is known of them.")
+    stale: bool | None = Field(default=None, description="It is lost: cpus to gpus are what it said last.")
     tags: list[str] | None = None
     running: list[str] | None = Field(default=None, description="Assignments that hold resources here, as 42.1")
     last_seen_s: float = Field(description="Seconds since it was last heard.")

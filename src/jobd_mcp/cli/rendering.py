@@ -206,26 +206,6 @@ def event_line(event: Schema) -> str:
     return "  ".join(part for part in parts if part).rstrip()
 
 
-def workers(answer: Json) -> list[str]:
-    known = [as_object(entry) for entry in as_list(as_object(answer).get("workers"))]
-    if not known:
-        return ["No workers. Start one here with job up, or elsewhere with job worker --join URL."]
-    rows = [
-        [
-            text(worker.get("name")),
-            text(worker.get("state")),
-            text(worker.get("host")),
-            "{}/{}".format(*(text(as_object(worker.get("slots")).get(part)) for part in ("used", "total"))),
-            f"{duration(worker.get('last_seen_s'))} ago",
-            text(worker.get("version")),
-            " ".join(text(tag) for tag in as_list(worker.get("tags"))),
-            " ".join(text(entry) for entry in as_list(worker.get("running"))),
-        ]
-        for worker in known
-    ]
-    return table(["NAME", "STATE", "HOST", "SLOTS", "SEEN", "VERSION", _open("TAGS"), _open("RUNNING")], rows)
-
-
 def worker(answer: Json) -> list[str]:
     """One worker, after a change."""
     known = as_object(answer)
