@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from broker.core.graph import Parent
 from broker.core.matching import Machine, Shape, never, waiting
+from broker.service import unreadable
 from broker.store.contract import Row, Tx
 from broker.wire.events import Event, EventType
 from broker.wire.jobs import Assignment, Job, Reason, Stopping
@@ -18,11 +20,13 @@ from broker.wire.workers import Slots, Worker
 MOST_RUNNING_SHOWN = 100
 MOST_HINTS = 1000
 EPOCH = datetime.fromtimestamp(0, UTC)
+# What a date can say; no clock is there, but a row that was changed by hand may be.
+EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_000
 WORTH_SAYING_AT_SUBMIT = frozenset({"no_worker", "no_worker_fits", "workers_offline"})
 
 
 def at(ms: int | None) -> datetime | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+    return None if ms is None else datetime.fromtimestamp(min(max(ms, EARLIEST_MS), LATEST_MS) / 1000, UTC)
 
 
 def machines(tx: Tx) -> list[Machine]:
@@ -185,7 +189,12 @@ def _worker(row: Row, running: list[str], now_ms: int) -> Worker:
     )
 
 
-def event(row: Row) -> Event:
+def events(rows: Iterable[Row]) -> list[Event]:
+    """Those that can be read: one that can't keeps nobody from the others."""
+    return unreadable.without("events", rows, _event, key="seq")
+
+
+def _event(row: Row) -> Event:
     happened_at = at(row["at"])
     assert happened_at is not None
     return Event(
