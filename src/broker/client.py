@@ -16,11 +16,32 @@ from pydantic import BaseModel, ValidationError
 
 from broker.line import Answer, Asks, Broken, Endpoint, Line
 from broker.wire.events import EventList, EventType
-from broker.wire.jobs import CancelAnswer, CancelRequest, Job, JobList, JobSpec, Submitted, Waited
+from broker.wire.jobs import (
+    CancelAnswer,
+    CancelRequest,
+    Job,
+    JobList,
+    JobSpec,
+    PreemptRequest,
+    StoppedJob,
+    Submitted,
+    Waited,
+)
 from broker.wire.problems import Problem, Refused
 from broker.wire.states import JobState, Scope
 from broker.wire.system import TokenList, TokenMade, TokenRequest, Whoami
-from broker.wire.workers import LogSize, Poll, PollAnswer, Registered, Registration, Report, ReportAnswer, WorkerList
+from broker.wire.workers import (
+    LogSize,
+    Poll,
+    PollAnswer,
+    Registered,
+    Registration,
+    Report,
+    ReportAnswer,
+    Worker,
+    WorkerList,
+    WorkerUpdate,
+)
 
 M = TypeVar("M", bound=BaseModel)
 Query = Mapping[str, str | int | float | bool | None | Sequence[int]]
@@ -131,6 +152,11 @@ class BrokerClient:
     async def job_cancel(self, request: CancelRequest) -> CancelAnswer:
         return await self._call(CancelAnswer, "POST", "/v1/jobs/cancel", body=request)
 
+    async def job_preempt(self, job: int, *, reason: str | None = None, force: bool = False) -> StoppedJob:
+        """Stop a preemptible job that runs, to make room."""
+        request = PreemptRequest(reason=reason, force=force)
+        return await self._call(StoppedJob, "POST", f"/v1/jobs/{job}/preempt", body=request)
+
     async def job_events(
         self,
         *,
@@ -157,6 +183,12 @@ class BrokerClient:
 
     async def worker_list(self) -> WorkerList:
         return await self._call(WorkerList, "GET", "/v1/workers")
+
+    async def worker_update(self, worker: str, request: WorkerUpdate) -> Worker:
+        return await self._call(Worker, "PATCH", f"/v1/workers/{quote(worker, safe='')}", body=request)
+
+    async def worker_remove(self, worker: str) -> WorkerList:
+        return await self._call(WorkerList, "DELETE", f"/v1/workers/{quote(worker, safe='')}")
 
     # ---- the broker itself
 

@@ -1,7 +1,7 @@
 """The broker as a process: `python -I -m jobd_mcp.daemon jobd broker [--with-worker]`.
 
-The two words are for people who look at `ps`. Exit codes: 0 stopped by a signal, 2 a setting is wrong, 75 another
-broker holds the state directory, 1 anything else.
+The two words are for people who look at `ps`. Exit codes: 0 stopped by a signal, 2 a setting is wrong, 74 the database
+can't be used (and won't be by another try), 75 another broker holds the state directory, 1 anything else.
 
 `--successor-of=PID` replaces that broker: it is asked to end as late as can be, when nothing but the lock is missing.
 """
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_STORE = 74
 EXIT_LOCKED = 75
 _SUCCESSION_LIMIT_S = 30.0
 _LOCK_RETRY_S = 0.01
@@ -65,7 +66,8 @@ def _run(settings: BrokerSettings, state: Path, *, with_worker: bool, successor_
     import asyncio
 
     import jobd_mcp.serve  # noqa: F401 - all there is to load: what runs needs no file of the installation any more
-    from broker.app import AlreadyRunning, tcp_address
+    from broker.app import AlreadyRunning, StoreUnusable, tcp_address
+    from broker.failpoint import failpoint
     from jobd_mcp.local import alive
 
     configure_logging(settings.log_level)
@@ -74,6 +76,7 @@ def _run(settings: BrokerSettings, state: Path, *, with_worker: bool, successor_
         tcp_address(address, allow_remote=settings.allow_remote)
     if successor_of is not None:
         _ask_to_end(successor_of)
+        failpoint("succession_asked")
     deadline = time.monotonic() + _SUCCESSION_LIMIT_S
     while True:
         others = successor_of is None or not alive(
@@ -86,6 +89,9 @@ def _run(settings: BrokerSettings, state: Path, *, with_worker: bool, successor_
                 sys.stderr.write(f"{error}\n")
                 return EXIT_LOCKED
             time.sleep(_LOCK_RETRY_S)
+        except StoreUnusable as error:
+            sys.stderr.write(f"{error}\n")
+            return EXIT_STORE
         else:
             return 0
 
@@ -127,9 +133,9 @@ async def _until_told(settings: BrokerSettings, state: Path, *, with_worker: boo
 
 
 def _worker_environment(state: Path) -> dict[str, str]:
-    """The broker's own, for the worker of its own state directory."""
+    """The broker's own, for the worker of its own state directory. Whoever stops both means the jobs to go on."""
     own = {name: value for name, value in os.environ.items() if name not in ("JOBD_URL", "JOBD_TOKEN")}
-    return own | {"JOBD_STATE_DIR": str(state)}
+    return own | {"JOBD_STATE_DIR": str(state), "JOBD_ON_TERM": "leave"}
 
 
 def configure_logging(level: str) -> None:

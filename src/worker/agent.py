@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import anyio
 import anyio.abc
@@ -20,6 +20,9 @@ from worker.admission import Ground, has_room
 from worker.assignment import Assignment, Desk
 from worker.exchange import Exchange, MustEnd
 from worker.home import Home
+from worker.probe.devices import Tree
+from worker.probe.watch import Watch
+from worker.process.failpoint import failpoint
 from worker.shims import Shims
 from worker.spool import Key, Spool
 
@@ -28,6 +31,7 @@ log = structlog.get_logger("worker.agent")
 LAST_WORD_S = 1.0
 RENEW_S = 1.0
 """How often shims hear that their worker lives, at least: no delivery waits longer for its first time."""
+MOST_NAMED = 20
 EXIT_OK = 0
 EXIT_MUST_END = 3
 
@@ -45,12 +49,13 @@ class Setup:
     checkpoints: Path
     linger_s: float
     log_cap: int
+    on_term: Literal["leave", "finish"] = "leave"
 
 
 class Agent:
     """Holds the assignments of one worker. `run()` returns the exit code."""
 
-    def __init__(self, home: Home, shims: Shims, broker: Broker, setup: Setup) -> None:
+    def __init__(self, home: Home, shims: Shims, broker: Broker, setup: Setup, watch: Watch | None = None) -> None:
         self._shims = shims
         self._home = home
         self._held: dict[Key, Assignment] = {}
@@ -58,6 +63,11 @@ class Agent:
         self._exchange = Exchange(broker, home.worker_id, setup.registration, self)
         self._spool = Spool(broker, home.worker_id, home.epoch, self._exchange.superseded)
         self._exchange.on_reachable = self._spool.reachable
+        self._watch = watch
+        if watch is not None:
+            self._exchange.facts = lambda: watch.facts
+            watch.on_change = self._exchange.nudge
+            watch.trees = self._trees
         self._desk = Desk(
             home,
             setup.ground,
@@ -69,19 +79,26 @@ class Agent:
             setup.log_cap,
         )
         self._short_of_room = False
+        self._finishes_on_term = setup.on_term == "finish"
+        self._finishing = False  # nothing new is taken, and this process ends with its last assignment
+        self._fewer = anyio.Event()
 
     async def run(self) -> int:
-        """Until SIGTERM or SIGINT, or until the broker will not have this process any more."""
+        """Until SIGTERM or SIGINT (with on_term=finish: and the end of the last job), or until the broker will not have this process any more."""
         code = EXIT_OK
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._end_on_signal, tasks.cancel_scope)
+                tasks.start_soon(self._end_on_signal, tasks)
                 async with anyio.create_task_group() as self._lives:
                     # First the own records: every list from here on is complete.
                     self._recover()
+                    failpoint("recovered")
                     tasks.start_soon(self._hear_the_bell)
                     tasks.start_soon(self._renew_forever)
+                    if self._watch is not None:
+                        tasks.start_soon(self._watch.run)
                     await self._exchange.register()
+                    failpoint("registered")
                     tasks.start_soon(self._spool.run)
                     tasks.start_soon(self._exchange.report_forever)
                     await self._exchange.poll_forever()
@@ -96,7 +113,10 @@ class Agent:
         return [assignment.held() for assignment in self._held.values() if assignment.listed]
 
     def accepts(self) -> bool:
-        """False while a job's records could not be kept: better to wait for room than to refuse each job."""
+        """False while this process finishes; and while a job's records could not be kept: better to wait for room than
+        to refuse each job."""
+        if self._finishing:
+            return False
         room = has_room(self._home.directory)
         if self._short_of_room == room:
             self._short_of_room = not room
@@ -121,6 +141,9 @@ class Agent:
 
     # What goes on beside.
 
+    def _trees(self) -> list[Tree]:
+        return [tree for assignment in self._held.values() if (tree := assignment.tree()) is not None]
+
     def _recover(self) -> None:
         found = self._shims.found()
         for shim in found:
@@ -137,6 +160,7 @@ class Agent:
     async def _live(self, assignment: Assignment) -> None:
         await assignment.run()
         del self._held[assignment.key]
+        self._fewer.set()
         if not assignment.accepted:  # else the broker has known since its end that it is gone
             self._exchange.nudge()
 
@@ -154,15 +178,34 @@ class Agent:
                 assignment.renew()
             await anyio.sleep(min([RENEW_S, *(assignment.renew_every_s for assignment in self._held.values())]))
 
-    async def _end_on_signal(self, scope: anyio.CancelScope) -> None:
+    async def _end_on_signal(self, finish: anyio.abc.TaskGroup) -> None:
+        scope = finish.cancel_scope
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async for number in signals:
-                log.info("ending on a signal; jobs go on in their shims", signal=signal.Signals(number).name)
+                name = signal.Signals(number).name
+                if self._finishes_on_term and not self._finishing:
+                    log.info("nothing new is taken; a second signal ends at once", signal=name)
+                    finish.start_soon(self._finish, scope)
+                    continue
+                log.info("ending on a signal; jobs go on in their shims", signal=name)
                 for assignment in self._held.values():
                     assignment.leave()
+                failpoint("leaving")
                 await self._exchange.last_word(LAST_WORD_S)
                 scope.cancel()
                 return
+
+    async def _finish(self, scope: anyio.CancelScope) -> None:
+        """Take nothing new, and end once the broker has the end and the output of all that is held."""
+        self._finishing = True
+        self._exchange.poll_again()  # the parked poll says that this worker accepts
+        while self._held:
+            waiting_for = [f"{job}.{attempt}" for job, attempt in sorted(self._held)]
+            log.info("waiting for", count=len(waiting_for), assignments=waiting_for[:MOST_NAMED])
+            self._fewer = anyio.Event()
+            await self._fewer.wait()
+        log.info("ending: all has ended")
+        scope.cancel()
 
 
 def _key(name: str) -> Key:

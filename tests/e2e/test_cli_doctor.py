@@ -88,6 +88,15 @@ def worker_absent(healthy: Installation) -> set[object]:
         lonely.good("down")
 
 
+def workers_closed(healthy: Installation) -> set[object]:
+    [worker] = healthy.good("workers", "--json").json()["workers"]
+    healthy.good("workers", "cordon", str(worker["name"]))
+    try:
+        return doctor(healthy)
+    finally:
+        healthy.good("workers", "resume", str(worker["name"]))
+
+
 def setting_wrong(healthy: Installation) -> set[object]:
     file = healthy.directory / "jobd.toml"
     file.write_text('lease_s = "soon"\n')

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import heapq
 import itertools
 from asyncio import events
 from collections import deque
@@ -17,8 +18,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+ROUND_S = 1e-6
+"""What a round of the loop takes: no computer does anything in no time, and a wait for a last 1e-15 s must end."""
 MOST_AT_ONCE = 100_000
-"""Handles run without time passing: more means that somebody turns in a circle."""
+"""Handles run without a rest: more means that somebody turns in a circle."""
 
 
 class Stuck(Exception):
@@ -111,7 +114,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._tasks: list[asyncio.Task[Any]] = []
         self._kept: list[asyncio.Task[Any]] = []
         self.steps = 0
-        self.after_step: Callable[[], None] = lambda: None
         self.set_task_factory(self._make_task)
         self.set_exception_handler(self._on_fault)
         self.faults: list[str] = []
@@ -163,18 +165,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if not ready:
             self.steps = 0
             while timers and timers[0]._cancelled:
-                _pop(timers)._scheduled = False
+                heapq.heappop(timers)._scheduled = False
                 self._timer_cancelled_count -= 1
             if not timers:
                 raise Stuck(f"nothing will ever happen after {self._now:.3f} s")
             self._now = max(self._now, timers[0]._when)
+        self._now += ROUND_S
         while timers and timers[0]._when <= self._now:
-            handle = _pop(timers)
+            handle = heapq.heappop(timers)
             handle._scheduled = False
             ready.append(handle)
         for _ in range(len(ready)):
             self._run(ready.popleft())
-        self.after_step()
 
     def _run(self, handle: asyncio.Handle) -> None:
         if handle._cancelled:
@@ -190,20 +192,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise Stuck(f"turning in a circle at {self._now:.3f} s: {handle!r}")
         handle._run()
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        super()._timer_handle_cancelled(handle)
-
     def _process_events(self, event_list: object) -> None:
         pass
 
     def _write_to_self(self) -> None:
         pass
-
-
-def _pop(timers: list[asyncio.TimerHandle]) -> asyncio.TimerHandle:
-    import heapq
-
-    return heapq.heappop(timers)
 
 
 def run(loop: VirtualLoop, life: Coroutine[Any, Any, T]) -> T:

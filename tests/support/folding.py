@@ -49,6 +49,14 @@ class FoldedJob:
     assignments: dict[int, FoldedAssignment] = field(default_factory=dict)
 
 
+@dataclass
+class FoldedWorker:
+    name: str
+    online: bool = True
+    duty: str = "serving"
+    given_tags: list[str] = field(default_factory=list)
+
+
 class OutOfOrder(AssertionError):
     """The events contradict each other: one speaks of what no event before it made."""
 
@@ -65,13 +73,31 @@ def fold(events: Iterable[Event]) -> dict[int, FoldedJob]:
     return jobs
 
 
-def fold_workers(events: Iterable[Event]) -> dict[str, str]:
-    """Workers by name: online or lost."""
-    workers: dict[str, str] = {}
+def fold_workers(events: Iterable[Event]) -> dict[str, FoldedWorker]:
+    """Workers by id, as the events tell them."""
+    workers: dict[str, FoldedWorker] = {}
     for event in events:
-        told = _OF_WORKERS.get(event.type.value)
-        if told is not None and event.worker is not None:
-            workers[event.worker] = told
+        id_ = _said(event, "id")
+        if event.worker is None or event.job is not None or id_ is None:
+            continue
+        match event.type:
+            case EventType.WORKER_REGISTERED:
+                worker = workers.setdefault(id_, FoldedWorker(event.worker))
+                worker.name, worker.online = event.worker, True
+            case EventType.WORKER_LOST | EventType.WORKER_BACK:
+                workers[id_].online = event.type is EventType.WORKER_BACK
+            case EventType.WORKER_CORDONED:
+                workers[id_].duty = "draining" if _said(event, "drain") else "cordoned"
+            case EventType.WORKER_DRAINED:
+                workers[id_].duty = "drained"
+            case EventType.WORKER_RESUMED:
+                workers[id_].duty = "serving"
+            case EventType.WORKER_UPDATED:
+                workers[id_].given_tags = _said(event, "tags")
+            case EventType.WORKER_REMOVED:
+                del workers[id_]
+            case _:
+                raise OutOfOrder(f"event {event.seq}, {event.type}, is of a worker, and the fold does not know it")
     return workers
 
 
@@ -114,10 +140,12 @@ def jobs_in(connection: sqlite3.Connection) -> dict[int, FoldedJob]:
     return jobs
 
 
-def workers_in(connection: sqlite3.Connection) -> dict[str, str]:
-    """Workers by name. A lost one may have left its name to another."""
-    rows = _rows(connection, "SELECT name, online FROM workers ORDER BY online")
-    return {row["name"]: "online" if row["online"] else "lost" for row in rows}
+def workers_in(connection: sqlite3.Connection) -> dict[str, FoldedWorker]:
+    """Workers by id, as the tables tell them."""
+    rows = _rows(connection, "SELECT * FROM workers")
+    return {
+        row["id"]: FoldedWorker(row["name"], bool(row["online"]), row["duty"], _json(row["given_tags"])) for row in rows
+    }
 
 
 # ---- what each event says of its job. A type that is not here, and names a job, must be added.
@@ -199,7 +227,6 @@ def _nothing(_job: FoldedJob, _event: Event) -> None:
 
 
 _LIVE = {AssignmentState.PENDING.value, AssignmentState.ACKED.value, AssignmentState.STARTED.value}
-_OF_WORKERS = {"worker_registered": "online", "worker_back": "online", "worker_lost": "lost"}
 _CHANGES: dict[str, Callable[[FoldedJob, Event], None]] = {
     "job_assigned": _assigned,
     "assignment_acked": _acked,
@@ -210,6 +237,7 @@ _CHANGES: dict[str, Callable[[FoldedJob, Event], None]] = {
     "job_uncancelled": _queued,
     "job_resurrected": _resurrected,
     "job_stop_requested": _nothing,
+    "watchdog_fired": _nothing,
     **{f"job_{state}": _end(state) for state in TERMINAL},
     **{str(state): _end(state) for state in TERMINAL},
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from broker.wire.jobs import JobSpec, Reason
+from broker.wire.workers import WorkerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class Machine:
     slots: float
     free: float
     tags: frozenset[str]
+    closed: WorkerState | None = None
+    """Why it is given no new work, though it is there."""
 
 
 def never(shape: Shape, machine: Machine) -> list[Reason]:
@@ -66,6 +69,8 @@ def reasons(shape: Shape, machine: Machine) -> list[Reason]:
     found = never(shape, machine)
     if not machine.online:
         found.append(Reason(code="offline", message=f"{machine.name} is not online"))
+    elif machine.closed is not None:
+        found.append(Reason(code="closed", message=f"{machine.name} is {machine.closed}"))
     if not found and shape.cpus > machine.free:
         found.append(
             Reason(code="busy", message=f"needs {shape.cpus:g} cpus, {machine.name} has {machine.free:g} free")
@@ -84,6 +89,11 @@ def waiting(shape: Shape, machines: Sequence[Machine], refused: Sequence[tuple[s
     online = [m for m in able if m.online]
     if not online:
         return Reason(code="workers_offline", message=f"not online: {', '.join(m.name for m in able[:5])}")
+    serving = [m for m in online if m.closed is None]
+    if not serving:
+        code = "workers_paused" if all(m.closed is WorkerState.PAUSED for m in online) else "workers_cordoned"
+        return Reason(code=code, message=f"no new work for: {', '.join(f'{m.name} ({m.closed})' for m in online[:5])}")
+    online = serving
     saying_no = dict(refused)
     if all(m.name in saying_no or "*" in saying_no for m in online):
         first = next(iter(saying_no.values()))

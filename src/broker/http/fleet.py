@@ -6,11 +6,12 @@ from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import WithJsonSchema
 
 from broker.http import surface
 from broker.http.auth import caller
-from broker.http.parameters import MOST_OFFSET, Attempt, Id, The, Who, WorkerId, answered, broker_of
-from broker.service import exchange, output, queries
+from broker.http.parameters import MOST_OFFSET, Attempt, Id, The, Who, WorkerId, WorkerName, answered, broker_of
+from broker.service import exchange, output, queries, registration, workers
 from broker.wire.events import EventList, EventType
 from broker.wire.jobs import MOST_ID, Name
 from broker.wire.problems import ProblemCode, Refused
@@ -24,11 +25,15 @@ from broker.wire.workers import (
     Report,
     ReportAnswer,
     Uuid,
+    Worker,
     WorkerList,
+    WorkerUpdate,
 )
 
 router = APIRouter(prefix="/v1", tags=["fleet"])
 
+# All types in each list of tools would cost an agent more than a refusal that names them.
+EventTypeName = Annotated[EventType, WithJsonSchema({"type": "string"})]
 FOR_WORKERS = "spoken by workers, not by people or agents"
 
 
@@ -36,7 +41,7 @@ FOR_WORKERS = "spoken by workers, not by people or agents"
 async def job_events(
     broker: The,
     since: Annotated[int, Query(ge=0, le=MOST_ID, description="next_cursor of the call before.")] = 0,
-    type: Annotated[EventType | None, Query(description="Only events of this type.")] = None,  # noqa: A002 - the event's own word
+    type: Annotated[EventTypeName | None, Query(description="Only this type, as job_failed or worker_lost.")] = None,  # noqa: A002 - the event's own word
     job: Annotated[int | None, Query(ge=1, le=MOST_ID)] = None,
     project: Annotated[Name | None, Query()] = None,
     worker: Annotated[Name | None, Query()] = None,
@@ -56,6 +61,26 @@ async def worker_list(broker: The) -> WorkerList:
     return await queries.list_workers(broker)
 
 
+@router.patch(
+    "/workers/{worker}",
+    openapi_extra=surface.tool(Scope.OPERATOR, idempotent=True),
+    response_model_exclude_none=True,
+)
+async def worker_update(worker: WorkerName, request: WorkerUpdate, broker: The, who: Who) -> Worker:
+    """Drain, cordon or resume a worker, or give it tags. Its running jobs go on."""
+    return await workers.update(broker, who, worker, request)
+
+
+@router.delete(
+    "/workers/{worker}",
+    openapi_extra=surface.not_a_tool(Scope.OPERATOR, because="forgets a machine: people decide that, with job"),
+    response_model_exclude_none=True,
+)
+async def worker_remove(worker: WorkerName, broker: The, who: Who) -> WorkerList:
+    """Forget a worker that is lost and owns no job that has not ended. The workers that are left."""
+    return await workers.remove(broker, who, worker)
+
+
 @router.post(
     "/workers/{worker}/register",
     openapi_extra=surface.not_a_tool(Scope.WORKER, because=FOR_WORKERS),
@@ -63,7 +88,7 @@ async def worker_list(broker: The) -> WorkerList:
 )
 async def worker_register(worker: WorkerId, said: Registration, broker: The, who: Who) -> Registered:
     """A worker process announces itself; its epoch grows with each start."""
-    return await exchange.register(broker, who, worker, said)
+    return await registration.register(broker, who, worker, said)
 
 
 @router.post(

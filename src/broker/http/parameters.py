@@ -9,12 +9,13 @@ from pydantic import BaseModel
 
 from broker.http.auth import caller
 from broker.service.context import Broker, Caller
-from broker.wire.jobs import MOST_ID
+from broker.wire.jobs import MOST_ID, Name
 from broker.wire.workers import Uuid
 
 Id = Annotated[int, Path(ge=1, le=MOST_ID, description="Job id.")]
 Attempt = Annotated[int, Path(ge=1, le=MOST_ID)]
 WorkerId = Annotated[Uuid, Path(description="Id of the worker, from its state directory.")]
+WorkerName = Annotated[Name, Path(description="Name of a worker, or its id.")]
 Who = Annotated[Caller, Depends(caller)]
 OptionalAttempt = Annotated[int | None, Query(ge=1, le=MOST_ID, description="Which delivery; default: the newest.")]
 MOST_OFFSET = MOST_ID

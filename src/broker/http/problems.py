@@ -11,12 +11,14 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from broker.store.contract import StorageError, StorageFull
-from broker.wire.jobs import CancelRequest, JobSpec
+from broker.wire.jobs import CancelRequest, JobSpec, PreemptRequest
 from broker.wire.problems import FieldProblem, Problem, ProblemCode, Refused
+from broker.wire.workers import WorkerUpdate
 
 log = structlog.get_logger("broker.http")
 
@@ -40,9 +42,12 @@ STATUS: Mapping[ProblemCode, int] = {
     C.LEASE_LOST: 409,
     C.SUPERSEDED: 409,
     C.WORKER_NAME_TAKEN: 409,
+    C.WORKER_IN_USE: 409,
     C.OFFSET_GAP: 409,
     C.BAD_CHECKSUM: 400,
     C.ALREADY_TERMINAL: 409,
+    C.NOT_RUNNING: 409,
+    C.NOT_PREEMPTIBLE: 409,
     C.DEPENDENCY_UNSATISFIABLE: 409,
     C.CONFIRMATION_NEEDED: 409,
     C.PAYLOAD_TOO_LARGE: 413,
@@ -126,18 +131,26 @@ def install(app: FastAPI) -> None:
 def invalid_request(method: str, path: str, errors: Iterable[Mapping[str, Any]]) -> Refused:
     """What pydantic found, as one refusal that names each field."""
     found = [_field(error) for error in errors]
-    spec = method == "POST" and path.rstrip("/").endswith("/jobs")
+    model = _model_of(method, path)
     first = found[0] if found else FieldProblem(field="body", message="is not valid")
     detail = f"{first.field}: {first.message}" if first.field else first.message
     if len(found) > 1:
         detail += f" (and {len(found) - 1} more)"
     return Refused(
-        C.INVALID_SPEC if spec else C.INVALID_REQUEST,
+        C.INVALID_SPEC if model is JobSpec else C.INVALID_REQUEST,
         detail,
         field=first.field or None,
         errors=found if len(found) > 1 else None,
-        hint=_hint(first, JobSpec if spec else CancelRequest),
+        hint=_hint(first, model),
     )
+
+
+def _model_of(method: str, path: str) -> type[BaseModel]:
+    """Whose fields a wrong name was meant to be one of."""
+    if method == "PATCH":
+        return WorkerUpdate
+    bodies: Mapping[str, type[BaseModel]] = {"jobs": JobSpec, "preempt": PreemptRequest}
+    return bodies.get(path.rstrip("/").rpartition("/")[2], CancelRequest) if method == "POST" else CancelRequest
 
 
 def _field(error: Mapping[str, Any]) -> FieldProblem:
@@ -152,7 +165,7 @@ def _field(error: Mapping[str, Any]) -> FieldProblem:
     return FieldProblem(field=".".join(location), message=message)
 
 
-def _hint(first: FieldProblem, model: type[JobSpec | CancelRequest]) -> str | None:
+def _hint(first: FieldProblem, model: type[BaseModel]) -> str | None:
     if first.message == "there is no such field":
         name = first.field.rsplit(".", 1)[-1]
         near = difflib.get_close_matches(name, model.model_fields, n=1)

@@ -11,11 +11,12 @@ import structlog
 from broker.core.matching import Machine, Shape, never, reasons
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import Cause, Claimed, Facts
+from broker.failpoint import failpoint
 from broker.service import unreadable
 from broker.service.context import Broker
 from broker.service.rows import read_job
 from broker.service.transition import LostSwap, apply, pass_in_line
-from broker.service.views import registered
+from broker.service.views import with_room
 from broker.service.wake import Look, Parked
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import JobSpec
@@ -59,9 +60,9 @@ def claim(
 
     `number`: that of the answer these travel in, if it has one already; it is returned.
     """
-    if worker["paused"]:
+    if worker["refused"]:
         return number, []
-    machine = machine_of(worker)
+    machine = with_room(worker)
     heads = _heads(tx, broker, worker["id"], machine, shapes)
     deliveries: list[Delivery] = []
     while len(deliveries) < most:
@@ -85,11 +86,6 @@ def claim(
         else:
             heads[best.shape] = following
     return number, deliveries
-
-
-def machine_of(worker: Row) -> Machine:
-    """What is left of a `claimant`."""
-    return replace(registered(worker), free=worker["slots"] - worker["used"] - worker["strangers"])
 
 
 def next_number(tx: Tx, worker: Row) -> int:
@@ -118,6 +114,8 @@ async def run(broker: Broker) -> None:
             poll.claiming = True
         try:
             answers = await broker.store.run(partial(_claim_for_all, broker=broker, look=look))
+            if answers:
+                failpoint("claimed_parked")
         except Exception:
             # A full or failed disk: the polls stay parked, and the next wake or poll tries again.
             log.exception("dispatch failed")
@@ -202,7 +200,7 @@ def _head(tx: Tx, broker: Broker, worker: str, shape: int, cpus: float) -> _Head
 
 
 def _less(machine: Machine, cpus: float) -> Machine:
-    return Machine(machine.name, machine.online, machine.slots, machine.free - cpus, machine.tags)
+    return replace(machine, free=machine.free - cpus)
 
 
 def _assign(tx: Tx, broker: Broker, worker: Row, job: int, number: int, cpus: float) -> Delivery | None:
@@ -211,8 +209,9 @@ def _assign(tx: Tx, broker: Broker, worker: Row, job: int, number: int, cpus: fl
         return None
     asked = _asked(tx, job)
     if asked is None:
-        facts = Facts(now=tx.now_ms, reason_code="unreadable", reason="what was asked for can't be read any more")
-        apply(tx, row, None, Cause.CANCEL_QUEUED, facts)
+        why = "what was asked for can't be read any more"
+        gone = Facts(now=tx.now_ms, listened=broker.listening.now_ms(), reason_code="unreadable", reason=why)
+        apply(tx, row, None, Cause.CANCEL_QUEUED, gone)
         return None
     token = broker.make_secret()
     given = Claimed(
@@ -225,9 +224,11 @@ def _assign(tx: Tx, broker: Broker, worker: Row, job: int, number: int, cpus: fl
         cpus=cpus,
     )
     try:
-        done = apply(tx, row, None, Cause.CLAIM, Facts(now=tx.now_ms, claimed=given))
+        facts = Facts(now=tx.now_ms, listened=broker.listening.now_ms(), claimed=given)
+        done = apply(tx, row, None, Cause.CLAIM, facts)
     except LostSwap:
         return None
+    failpoint("claiming")
     return _delivery(broker, asked, done.job, done.job.attempt, token)
 
 

@@ -18,7 +18,7 @@ from broker.logs.files import Appended, Gap, Part
 from broker.logs.index import Stream
 from broker.logs.reading import View
 from broker.service.context import Broker, Caller
-from broker.service.exchange import known_worker, speaks_for
+from broker.service.registration import known_worker, speaks_for
 from broker.service.rows import assignment_row, read_job
 from broker.store.contract import Tx
 from broker.wire.problems import ProblemCode, Refused

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from broker.core.graph import Parent
 from broker.core.matching import Machine, Shape, never, waiting
 from broker.service import unreadable
+from broker.service.machines import Shown
+from broker.service.rows import reached
 from broker.store.contract import Row, Tx
 from broker.wire.events import Event, EventType
 from broker.wire.jobs import Assignment, Job, Reason, Stopping
-from broker.wire.states import AssignmentState, JobState
-from broker.wire.workers import Slots, Worker
+from broker.wire.machines import Facts
+from broker.wire.states import AssignmentState, Duty, JobState
+from broker.wire.workers import Slots, Worker, WorkerCpus, WorkerState
 
 # At submit, "it will start in a moment" and "the machine is busy" are no news; these are.
 MOST_RUNNING_SHOWN = 100
@@ -22,7 +26,9 @@ MOST_HINTS = 1000
 EPOCH = datetime.fromtimestamp(0, UTC)
 # What a date can say; no clock is there, but a row that was changed by hand may be.
 EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_000
-WORTH_SAYING_AT_SUBMIT = frozenset({"no_worker", "no_worker_fits", "workers_offline"})
+WORTH_SAYING_AT_SUBMIT = frozenset(
+    {"no_worker", "no_worker_fits", "workers_offline", "workers_cordoned", "workers_paused"}
+)
 
 
 def at(ms: int | None) -> datetime | None:
@@ -30,16 +36,12 @@ def at(ms: int | None) -> datetime | None:
 
 
 def machines(tx: Tx) -> list[Machine]:
-    return [
-        Machine(
-            name=row["name"],
-            online=bool(row["online"]),
-            slots=row["slots"],
-            free=row["slots"] - row["used"] - row["strangers"],
-            tags=frozenset(json.loads(row["tags"])),
-        )
-        for row in tx.all("workers")
-    ]
+    return [with_room(row) for row in tx.all("workers")]
+
+
+def with_room(worker: Row) -> Machine:
+    """A worker, and what is left of it."""
+    return replace(registered(worker), free=worker["slots"] - worker["used"] - worker["strangers"])
 
 
 def waits_for(parent: Parent) -> Reason:
@@ -91,15 +93,20 @@ class Fits:
         """Could a worker that is there take such a job, at least when it has nothing else to do?"""
         hint = self._worker.get(shape)
         row = tx.one("worker", worker=hint) if hint is not None else None
-        if row is not None and row["online"] and not never(shape, registered(row)):
+        if row is not None and row["online"] and _would_take(shape, row):
             return True
         for row in tx.all("online_workers"):
-            if not never(shape, registered(row)):
+            if _would_take(shape, row):
                 if len(self._worker) >= MOST_HINTS:
                     self._worker.clear()
                 self._worker[shape] = row["id"]
                 return True
         return False
+
+
+def _would_take(shape: Shape, worker: Row) -> bool:
+    machine = registered(worker)
+    return machine.closed is None and not never(shape, machine)
 
 
 def hopeless(tx: Tx, fits: Fits, shape: Shape, place: str) -> Reason | None:
@@ -117,8 +124,21 @@ def registered(worker: Row) -> Machine:
         online=bool(worker["online"]),
         slots=worker["slots"],
         free=worker["slots"],
-        tags=frozenset(json.loads(worker["tags"])),
+        tags=frozenset(_tags(worker)),
+        closed=closed(worker),
     )
+
+
+def closed(worker: Row) -> WorkerState | None:
+    """Why a worker that is there is given no new work."""
+    if worker["duty"] != Duty.SERVING:
+        return WorkerState(worker["duty"])
+    return None if worker["accepts"] else WorkerState.PAUSED
+
+
+def _tags(worker: Row) -> list[str]:
+    own: list[str] = json.loads(worker["tags"])
+    return own if worker["given_tags"] == "[]" else sorted({*own, *json.loads(worker["given_tags"])})
 
 
 def job(tx: Tx, row: Row, waits: Waiting) -> Job:
@@ -126,7 +146,9 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
     state = JobState(row["state"])
     stopping = None
     if row["stop_by"] is not None and state in (JobState.ASSIGNED, JobState.RUNNING):
-        stopping = Stopping(by=row["stop_by"], why=row["stop_why"], grace_s=row["stop_grace_s"])
+        stopping = Stopping(
+            by=row["stop_by"], why=row["stop_why"], grace_s=row["stop_grace_s"], kill_failed=row["kill_failed"]
+        )
     return Job(
         id=row["id"],
         state=state,
@@ -138,14 +160,21 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
         worker=row["worker"] if state is not JobState.QUEUED else None,
         attempt=row["attempt"] or None,
         exit_code=row["exit_code"],
-        reason=_reason(row),
+        reason=reason(row),
         waiting=waits.of_job(row) if state is JobState.QUEUED else None,
         stopping=stopping,
         created_at=at(row["created_at"]),
         started_at=at(row["started_at"]),
         ended_at=at(row["ended_at"]),
         duration_s=_duration(row, tx.now_ms),
+        warnings=_warnings(row, state),
     )
+
+
+def _warnings(row: Row, state: JobState) -> list[str] | None:
+    if row["kill_failed"] is None or state not in (JobState.ASSIGNED, JobState.RUNNING):
+        return None
+    return [f"the kill failed: {row['kill_failed']} does not end (pid:state); it keeps its room on {row['worker']}"]
 
 
 def assignment(row: Row, *, listened: int, now_ms: int) -> Assignment:
@@ -158,7 +187,7 @@ def assignment(row: Row, *, listened: int, now_ms: int) -> Assignment:
         state=state,
         exit_code=row["exit_code"],
         signal=row["signal"],
-        reason=_reason(row),
+        reason=reason(row),
         started_at=at(row["started_at"]),
         ended_at=at(row["ended_at"]),
         expired_at=at(row["expired_at"]),
@@ -169,24 +198,56 @@ def assignment(row: Row, *, listened: int, now_ms: int) -> Assignment:
 
 
 def workers(tx: Tx) -> list[Worker]:
+    machines_ = Shown(tx)
     running: defaultdict[str, list[str]] = defaultdict(list)
     for held in tx.all("running_on_workers"):
         running[held["worker"]].append(f"{held['job']}.{held['attempt']}")
-    return [_worker(row, running[row["id"]][:MOST_RUNNING_SHOWN], tx.now_ms) for row in tx.all("workers")]
+    rows = tx.all("workers")
+    names = Counter(row["name"] for row in rows)
+    return [
+        _worker(tx, row, running[row["id"]][:MOST_RUNNING_SHOWN], machines_, alone=names[row["name"]] == 1)
+        for row in rows
+    ]
 
 
-def _worker(row: Row, running: list[str], now_ms: int) -> Worker:
+def worker(tx: Tx, id_: str) -> Worker:
+    """One worker, as in the list of all."""
+    rows = tx.all("workers")
+    [row] = [row for row in rows if row["id"] == id_]
+    running = [f"{held['job']}.{held['attempt']}" for held in tx.all("running_on_workers") if held["worker"] == id_]
+    alone = sum(other["name"] == row["name"] for other in rows) == 1
+    return _worker(tx, row, running[:MOST_RUNNING_SHOWN], Shown(tx), alone=alone)
+
+
+def _worker(tx: Tx, row: Row, running: list[str], machines_: Shown, *, alone: bool) -> Worker:
+    facts = machines_.facts(row["id"])
     return Worker(
         name=row["name"],
-        state="online" if row["online"] else "lost",
+        id=None if alone else row["id"],
+        state=(closed(row) or WorkerState.ONLINE) if row["online"] else WorkerState.LOST,
+        cordoned=row["duty"] != Duty.SERVING or None,
         version=row["version"],
         host=row["host"],
         slots=Slots(total=row["slots"], used=row["used"] + row["strangers"]),
-        tags=json.loads(row["tags"]) or None,
+        cpus=WorkerCpus(**facts.cpus.model_dump()) if facts else None,
+        ram_gb=facts.ram_gb if facts else None,
+        disk_free_gb=facts.disk_free_gb if facts else None,
+        battery=facts.battery if facts else None,
+        driver=_driver(facts) if facts else None,
+        gpus=machines_.gpus(row["id"], online=bool(row["online"])),
+        gpus_why=facts.gpus_why if facts else None,
+        stale=True if facts is not None and not row["online"] else None,
+        tags=_tags(row) or None,
         running=running or None,
-        last_seen_s=max(0.0, round((now_ms - row["last_seen_at"]) / 1000, 1)),
+        last_seen_s=max(0.0, round((tx.now_ms - row["last_seen_at"]) / 1000, 1)),
         supervision=json.loads(row["supervision"]) or None,
     )
+
+
+def _driver(facts: Facts) -> str | None:
+    if facts.driver is None:
+        return None
+    return f"{facts.driver} (CUDA {facts.cuda})" if facts.cuda else facts.driver
 
 
 def events(rows: Iterable[Row]) -> list[Event]:
@@ -210,10 +271,17 @@ def _event(row: Row) -> Event:
     )
 
 
-def _reason(row: Row) -> Reason | None:
+def reason(row: Row) -> Reason | None:
     if row["reason_code"] is None:
         return None
-    return Reason(code=row["reason_code"], message=row["reason"] or row["reason_code"])
+    limit = reached(row)
+    own = limit is not None and limit.code == row["reason_code"]
+    return Reason(
+        code=row["reason_code"],
+        message=row["reason"] or row["reason_code"],
+        limit_s=limit.limit_s if own and limit else None,
+        seen_s=limit.seen_s if own and limit else None,
+    )
 
 
 def _duration(row: Row, now_ms: int) -> float | None:

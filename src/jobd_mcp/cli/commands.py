@@ -16,7 +16,7 @@ SHAPES = {
     "list": Shape("job_list", rendering.job_list),
     "status": Shape("job_get", rendering.job, bare="job"),
     "cancel": Shape("job_cancel", rendering.cancelled, bare="job"),
-    "workers": Shape("worker_list", rendering.workers),
+    "preempt": Shape("job_preempt", rendering.stopped, bare="job"),
 }
 # Commands of more than one operation, or of none: the module and the function that makes each, imported when used.
 WRITTEN = {
@@ -26,6 +26,7 @@ WRITTEN = {
     "logs": "logs:logs_command",
     "events": "events:events_command",
     "top": "top:top_command",
+    "workers": "workers:workers_group",
     "up": "machine:up_command",
     "down": "machine:down_command",
     "broker": "machine:broker_command",
@@ -35,8 +36,15 @@ WRITTEN = {
     "token": "tokens:token_group",
     "completion": "completion:completion_command",
 }
-ORDER = ("submit", "run", "list", "status", "logs", "wait", "cancel", "top", "workers", "events", "token")
-_EXPLICIT = {shape.operation for shape in SHAPES.values()} | {"job_submit", "job_wait", "job_logs", "job_events"}
+ORDER = ("submit", "run", "list", "status", "logs", "wait", "cancel", "preempt", "top", "workers", "events", "token")
+_EXPLICIT = {shape.operation for shape in SHAPES.values()} | {
+    "job_submit",
+    "job_wait",
+    "job_logs",
+    "job_events",
+    "worker_list",
+    "worker_update",
+}
 
 
 class Commands(click.Group):

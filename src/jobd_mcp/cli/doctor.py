@@ -263,6 +263,11 @@ def _workers(connection: Connection, examined: Examined, found: local.Found | No
     if online:
         yield Finding("workers", "ok", f"online: {', '.join(online)}")
         return
+    closed = [f"{worker.get('name')} ({worker.get('state')})" for worker in known if worker.get("state") != "lost"]
+    if closed:
+        said = f"no new work for {', '.join(closed)}, so jobs wait"
+        yield Finding("workers", "warning", said, Fault.WORKERS_CLOSED, "job workers resume NAME")
+        return
     said, fix = "none is online, so jobs wait", "job up here, or job worker --join URL elsewhere"
     if found is not None and found.restarts_worker and examined.at is not None:
         log = examined.at.state / "worker.log"

@@ -35,6 +35,11 @@ class Fault(StrEnum):
         "No worker is online, so jobs wait; if the broker starts one itself, the end of its log is shown.",
         "`job up` here, or `job worker --join URL` on another machine",
     )
+    WORKERS_CLOSED = (
+        "workers_closed",
+        "The workers that are there take no new work, so jobs wait.",
+        "`job workers resume NAME`; one that is paused has a full disk, or is ending",
+    )
     SETTING_WRONG = (
         "setting_wrong",
         "A setting has an unknown name, or a value that can't be read.",

@@ -31,6 +31,6 @@ def _await_worker(connection: Connection) -> None:
     deadline = time.monotonic() + WORKER_LIMIT_S
     while time.monotonic() < deadline:
         workers = as_list(as_object(connection.call(by_name()["worker_list"], {}).json()).get("workers"))
-        if any(as_object(worker).get("state") == "online" for worker in workers):
+        if any(as_object(worker).get("state") not in (None, "lost") for worker in workers):
             return
         time.sleep(_RETRY_S)

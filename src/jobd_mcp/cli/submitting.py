@@ -62,7 +62,7 @@ def _runs_here(spec: Schema, connection: Connection, worker_list: Operation) -> 
     """Whether each worker that may be given the job is on this machine: another has other environments."""
     known = [as_object(entry) for entry in as_list(as_object(connection.call(worker_list, {}).json()).get("workers"))]
     wanted: Json = spec.get("worker")
-    able = [worker for worker in known if (worker.get("name") == wanted if wanted else worker.get("state") == "online")]
+    able = [worker for worker in known if (worker.get("name") == wanted if wanted else worker.get("state") != "lost")]
     if not able:
         return connection.on_this_machine and wanted is None
     return all(worker.get("host") == platform.node() for worker in able)

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from broker.logs import index, reading
 from broker.logs.files import Part
 from broker.logs.index import Segment, Stream
-from broker.service import cancel, exchange, output, submit
+from broker.service import cancel, exchange, output, registration, submit
 from broker.wire.jobs import CancelRequest, JobSpec
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.settings import BrokerSettings
@@ -99,7 +99,7 @@ class Sender:
         self.seq = self.seen = 0
         self.held: dict[tuple[int, int], Held] = {}
         said = Registration(name=id_[0], epoch=1, machine=f"{id_}:boot", host=id_, version="0", slots=1)
-        world.call(exchange.register(world.broker, OPERATOR, id_, said))
+        world.call(registration.register(world.broker, OPERATOR, id_, said))
 
     def poll(self) -> Delivery:
         """Take the one job that waits."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from broker.service import cancel, exchange, queries, submit
+from broker.service import cancel, exchange, queries, registration, submit
 from broker.service.exchange import Client
 from broker.wire.jobs import CancelRequest, JobSpec
 from broker.wire.problems import ProblemCode, Refused
@@ -386,7 +386,7 @@ class Operations(RuleBasedStateMachine):
         host.starts()
         worker = self.tables.workers.get(host.id, {})
         taken = [row for row in self.tables.workers.values() if row["online"] and row["name"] == host.name]
-        said = self._asked(exchange.register(self.world.broker, OPERATOR, host.id, host.registration()))
+        said = self._asked(registration.register(self.world.broker, OPERATOR, host.id, host.registration()))
         if isinstance(said, Refused):
             assert said.code is ProblemCode.WORKER_NAME_TAKEN and any(row["id"] != host.id for row in taken), said
             host.crashes(self.now)

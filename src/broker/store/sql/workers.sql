@@ -3,17 +3,17 @@
 SELECT * FROM workers WHERE id = :worker;
 
 -- name: claimant
--- One worker that may be given jobs: what is reserved on it, and whether it asked for a pause.
+-- One worker that may be given jobs: what is reserved on it, and whether it refused something for all jobs.
 SELECT workers.*, (
     SELECT coalesce(sum(a.cpus), 0) FROM assignments AS a WHERE a.worker = workers.id AND a.reserved = 1
   ) AS used, EXISTS (
     SELECT 1 FROM refusals AS r WHERE r.worker = workers.id AND r.place = '*' AND r.expires_at > :listened
-  ) AS paused
+  ) AS refused
 FROM workers WHERE id = :worker;
 
 -- name: online_workers
 -- The workers that are there.
-SELECT id, name, online, slots, tags FROM workers WHERE online = 1;
+SELECT id, name, online, slots, tags, given_tags, duty, accepts FROM workers WHERE online = 1;
 
 -- name: workers
 -- All workers, with what is reserved on each.
@@ -22,6 +22,46 @@ SELECT workers.*, (
   ) AS used
 FROM workers
 ORDER BY name, registered_at;
+
+-- name: workers_called
+-- Who answers to this name or id: who is there comes first, then who was heard last.
+SELECT id, name, online FROM workers
+WHERE id = :worker OR name = :worker
+ORDER BY id = :worker DESC, online DESC, last_seen_at DESC;
+
+-- name: set_duty
+-- What an operator wants of a worker.
+UPDATE workers SET duty = :duty WHERE id = :worker;
+
+-- name: give_tags
+-- Tags besides those that it registers with.
+UPDATE workers SET given_tags = :tags WHERE id = :worker;
+
+-- name: note_accepts
+-- Whether the worker itself takes new work now.
+UPDATE workers SET accepts = :accepts WHERE id = :worker;
+
+-- name: first_reserved
+-- Whether anything holds resources on a worker.
+SELECT id FROM assignments WHERE worker = :worker AND reserved = 1 LIMIT 1;
+
+-- name: live_on_worker
+-- Jobs that a worker owns and that have not ended.
+SELECT job, attempt FROM assignments
+WHERE worker = :worker AND reserved = 1 AND state IN ('pending', 'acked', 'started')
+ORDER BY job;
+
+-- name: free_worker
+-- A worker that is forgotten holds nothing.
+UPDATE assignments SET reserved = 0 WHERE worker = :worker AND reserved = 1;
+
+-- name: drop_refusals
+-- Nor does what it refused count any more.
+DELETE FROM refusals WHERE worker = :worker;
+
+-- name: remove_worker
+-- Forget a worker that is not there.
+DELETE FROM workers WHERE id = :worker AND online = 0;
 
 -- name: running_on_workers
 -- The deliveries that hold resources, on all workers.
@@ -43,7 +83,7 @@ ON CONFLICT (id) DO UPDATE SET
   name = excluded.name, online = 1, epoch = excluded.epoch, machine = excluded.machine, host = excluded.host,
   version = excluded.version, platform = excluded.platform, slots = excluded.slots, tags = excluded.tags,
   supervision = excluded.supervision, last_seen_at = excluded.last_seen_at, lease_until = excluded.lease_until,
-  seq = 0, seen = 0, recovered = 0, answers = 0, strangers = 0
+  seq = 0, seen = 0, recovered = 0, answers = 0, strangers = 0, accepts = 1
 WHERE workers.epoch < excluded.epoch;
 
 -- name: hear_worker
@@ -54,8 +94,9 @@ UPDATE workers SET
 WHERE id = :worker AND epoch = :epoch;
 
 -- name: number_answer
--- The next number for a poll answer that carries something.
-UPDATE workers SET answers = answers + 1 WHERE id = :worker AND epoch = :epoch RETURNING answers;
+-- The next number for a poll answer that carries something. Never one that the worker has seen: a broker that
+-- forgot (restored from a backup, or told to forget the worker) would have its answers dropped.
+UPDATE workers SET answers = max(answers, seen) + 1 WHERE id = :worker AND epoch = :epoch RETURNING answers;
 
 -- name: silent_workers
 -- Workers that were not heard for a lease.

@@ -1,0 +1,51 @@
+"""Sixty stories of ten virtual minutes each, of the real broker and real workers; ten of them are told twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from support.requirements import ROOT
+
+pytestmark = pytest.mark.timeout(900)  # a box of 120 s on two cores; others may use them too
+
+HASH_SEEDS = ("1", "2")
+
+
+@pytest.mark.parametrize("first", range(0, 60, 10))
+@pytest.mark.guarantee("G1", "G2", "G3", "G4", "G5", "G6", "G8", "G9", "G10", "G12", "G14", "G15")
+def test_ten_stories_end_well(first: int) -> None:
+    done = simulation("--seeds", f"{first}..{first + 9}", "--first")
+
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert done.stdout.startswith("10 seeds, 0 failed")
+
+
+def test_a_story_told_twice_is_the_same_story() -> None:
+    told = [simulation("--seeds", "0..9", "--digests", hash_seed=seed).stdout for seed in HASH_SEEDS]
+
+    digests = [[line for line in text.splitlines() if line.startswith("digest")] for text in told]
+    assert len(digests[0]) == 10
+    assert digests[0] == digests[1]
+
+
+def test_a_story_can_be_read() -> None:
+    told = simulation("--seed", "3").stdout.splitlines()
+
+    assert told[0].split(":")[0].split() == ["0.000", "story"]
+    assert any("executes 1.1" in line for line in told)
+    assert told[-1].startswith("digest ")
+
+
+def simulation(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+    """In an interpreter of its own: there all clocks are replaced."""
+    planted = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    environ = os.environ | {
+        "PYTHONPATH": os.pathsep.join([*planted, str(ROOT / "tests")]),
+        "PYTHONHASHSEED": hash_seed,
+    }
+    command = [sys.executable, "-m", "simulation", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
