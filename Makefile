@@ -9,10 +9,12 @@ PATHS = src tests scripts examples benchmarks
 help:
 	@echo "make demo    the main job, shown on this machine in about a minute"
 	@echo "make test    all tests; ARGS='-k name' selects"
+	@echo "make chaos-long  kill, freeze and cut for hours; ARGS='--only campaign --seed 7' selects"
 	@echo "make check   format, lint, types, import contracts, lock, generated files"
 	@echo "make fix     format, and mend what the linter can"
 	@echo "make sim     the simulation: SEED=7 tells that seed's story, without it sixty are tried"
 	@echo "make sim-long  ten thousand seeds, in some hours"
+	@echo "make machines-long  thousands of stories of the state machines; ARGS='--stories 100 logs'"
 	@echo "make bench   what jobd costs on this machine, in about a quarter of an hour"
 	@echo "make docs    write the generated files"
 	@echo "make pictures  the README's picture and transcript, from real runs"
@@ -30,6 +32,9 @@ test: .venv/.dev
 	.venv/bin/python -m pytest -n 3 --dist loadfile -m "not serial" $(ARGS) \
 		|| { [ $$? -eq 5 ] && [ -n "$(ARGS)" ]; } || failed=1; \
 	exit $$failed
+
+chaos-long: .venv/.dev
+	.venv/bin/python scripts/chaos_long.py $(ARGS)
 
 # The comparisons come first: nothing has been written yet that could hide a difference.
 check: .venv/.dev
@@ -50,9 +55,12 @@ sim-long: .venv/.dev
 	PYTHONPATH=tests .venv/bin/python -m simulation --seeds 0..9999 --jobs "$$(getconf _NPROCESSORS_ONLN)" --progress $(ARGS)
 
 bench: .venv/.runtime
-	@for program in submit cycle queries many submit_to_start true_jobs output idle stdio cli tool_call process_start store logs versus_jobd; do \
+	@for program in submit cycle queries many submit_to_start recovery true_jobs output idle stdio cli tool_call process_start store logs versus_jobd; do \
 		echo; .venv/bin/python benchmarks/$$program.py || exit 1; \
 	done
+
+machines-long: .venv/.dev
+	cd tests && ../.venv/bin/python -m support.machines $(ARGS)
 
 fix: .venv/.dev
 	.venv/bin/python -m ruff check --fix --quiet $(PATHS)
@@ -84,4 +92,4 @@ clean:
 	@sh tools/install.sh
 	@touch $@
 
-.PHONY: help demo test check sim sim-long bench fix docs pictures lock tools clean
+.PHONY: help demo test sim sim-long chaos-long machines-long check bench fix docs pictures lock tools clean

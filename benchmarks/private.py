@@ -90,6 +90,12 @@ class Private:
             await _until(lambda: _online(client, name), f"the worker {name} is online")
         return started.pid
 
+    def kill_worker(self, pid: int) -> None:
+        """SIGKILL to the worker alone: what it started goes on until it finds itself without a worker."""
+        [process] = [worker for worker in self.workers if worker.pid == pid]
+        process.kill()
+        process.wait()
+
     def close(self) -> None:
         """End all, workers first; what is left of jobs is killed."""
         for process in [*self.workers, *([self.broker] if self.broker else [])]:

@@ -18,10 +18,12 @@ from pathlib import Path
 from pydantic_core import PydanticUndefined
 
 from broker.app import create_app
+from broker.core.effective import FLOOR, given
 from broker.core.states import ASSIGNMENT_OVER, TABLE, TERMINAL, Cause
 from broker.wire.events import EventType
+from broker.wire.jobs import Conditions
 from broker.wire.problems import ProblemCode
-from broker.wire.settings import OTHER_KEYS, BrokerSettings, ClientSettings, Settings, WorkerSettings
+from broker.wire.settings import OTHER_KEYS, BrokerSettings, ClientSettings, Settings, WorkerSettings, is_file_only
 from jobd_mcp.cli.faults import Fault
 from jobd_mcp.operations import Operation, operations
 from jobd_mcp.schemas import Schema
@@ -50,7 +52,11 @@ def settings() -> str:
         ("The broker", BrokerSettings),
         ("The worker", WorkerSettings),
     ):
-        fields = {name: field for name, field in model.model_fields.items() if name not in said}
+        fields = {
+            name: field
+            for name, field in model.model_fields.items()
+            if name not in said and not is_file_only(model, name)
+        }
         said |= fields.keys()
         rows = []
         for name, field in fields.items():
@@ -59,7 +65,27 @@ def settings() -> str:
             rows.append([f"`JOBD_{name.upper()}`", f"`{name}`", default, field.description or ""])
         text += f"### {title}\n\n{table(['Environment', 'jobd.toml', 'Default', 'Meaning'], rows)}\n"
     rows = [[f"`JOBD_{name.upper()}`", meaning] for name, meaning in OTHER_KEYS.items()]
-    return text + f"### Only in the environment\n\n{table(['Environment', 'Meaning'], rows)}"
+    text += f"### Only in the environment\n\n{table(['Environment', 'Meaning'], rows)}\n"
+    tables = [
+        [f"`[{name}.NAME]`", field.description or ""]
+        for name, field in BrokerSettings.model_fields.items()
+        if is_file_only(BrokerSettings, name)
+    ]
+    return text + f"### Only in jobd.toml\n\n{table(['Table', 'Meaning'], tables)}"
+
+
+def project_defaults() -> str:
+    """What a project can have defaults for, and what counts where nobody says anything."""
+    rows = []
+    for name, field in Conditions.model_fields.items():
+        floor = given(FLOOR).get(name)
+        shown = f"`{floor:g}` (floor)" if floor is not None else _shown_default(field.default)
+        rows.append([f"`{name}`", shown, field.description or ""])
+    return table(["Field", "Where nobody says", "Meaning"], rows)
+
+
+def _shown_default(value: object) -> str:
+    return "" if value is None else f"`{str(value).lower()}`"
 
 
 def events() -> str:
@@ -204,6 +230,7 @@ def openapi_text() -> str:
 
 REGIONS: Mapping[str, Callable[[], str]] = {
     "settings": settings,
+    "project-defaults": project_defaults,
     "events": events,
     "faults": faults,
     "problems": problems,

@@ -24,6 +24,26 @@ settings.register_profile(
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--times", type=int, default=1, help="run each selected test so often")
+    parser.addoption("--seed", type=int, help="of a campaign of faults; without it chance chooses one")
+    parser.addoption("--jobs", type=int, default=42, help="of a campaign of faults")
+    parser.addoption("--faults", type=int, default=42, help="of a campaign of faults")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    times = metafunc.config.getoption("--times")
+    if times > 1:
+        metafunc.fixturenames.append("again")
+        metafunc.parametrize("again", range(times), indirect=True, ids=lambda number: f"time{number + 1}")
+
+
+@pytest.fixture
+def again(request: pytest.FixtureRequest) -> int:
+    """Which of several times this is; see `--times`."""
+    return int(getattr(request, "param", 0))
+
+
 @pytest.fixture(autouse=True)
 def no_settings_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own JOBD_* settings change no test."""

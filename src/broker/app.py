@@ -21,6 +21,7 @@ import uvicorn
 from fastapi import Depends, FastAPI
 
 from broker import places
+from broker.failpoint import failpoint
 from broker.http import auth, fleet, jobs, problems, streams, system
 from broker.logs.files import LogFiles
 from broker.service import dispatch, sweeps
@@ -78,13 +79,13 @@ async def open_broker(
     wake = Wake()
     store = await open_sqlite(state / DATABASE_NAME, clock_ms=clock.wall_ms, on_commit=wake.heard, connect=connect)
     try:
-        installation, listened_ms = await _remembered(store)
+        installation, listened_ms, away_ms = await _remembered(store)
         _publish_installation(state, installation)
         broker = Broker(
             store=store,
             settings=settings,
             clock=clock,
-            listening=Listening(clock, listened_ms, most_s=2 * settings.sweep_s + 1),
+            listening=Listening(clock, listened_ms, most_s=2 * settings.sweep_s + 1, away_ms=away_ms),
             wake=wake,
             feed=Feed(store, wake),
             logs=LogFiles(state / "logs"),
@@ -104,22 +105,25 @@ async def open_broker(
             await asyncio.gather(*loops, return_exceptions=True)
     finally:
         await store.close()
+        failpoint("store_closed")
 
 
-async def _remembered(store: Store) -> tuple[str, int]:
-    """The installation's id, made once, and how long it has listened in all."""
+async def _remembered(store: Store) -> tuple[str, int, int]:
+    """The installation's id, made once; how long it has listened in all; and how long ago that was, by the wall."""
 
-    def fn(tx: Tx) -> tuple[str, int]:
+    def fn(tx: Tx) -> tuple[str, int, int]:
         row = tx.one("get_meta", key="installation")
         if row is None:
             tx.run("set_meta", key="installation", value=uuid.uuid4().hex)
             row = tx.one("get_meta", key="installation")
         listened = tx.one("get_meta", key="listened_ms")
+        listened_at = tx.one("get_meta", key="listened_at")
         if listened is None:
             tx.run("set_meta", key="listened_ms", value="0")
         tx.run("forget_all_refusals")
         assert row is not None
-        return str(row["value"]), int(listened["value"]) if listened is not None else 0
+        away_ms = max(0, tx.now_ms - int(listened_at["value"])) if listened_at is not None else 0
+        return str(row["value"]), int(listened["value"]) if listened is not None else 0, away_ms
 
     return await store.run(fn)
 
@@ -290,13 +294,16 @@ async def run_broker(
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(state_lock(state))
+        failpoint("locked")
         broker = await stack.enter_async_context(open_broker(settings, state, clock))
         app = create_app(broker)
         listeners = bind(settings, state, environ)
+        failpoint("bound")
         if extend is not None:
             await stack.enter_async_context(extend(app, broker))
         await stack.enter_async_context(app.router.lifespan_context(app))
         await stack.enter_async_context(serving(auth.Doorman(app, broker), listeners))
+        stack.callback(failpoint, "polls_answered")
         stack.callback(broker.wake.close)  # first of all: parked polls and streams are answered, then the servers close
         _allow_many_connections()
         log.info(

@@ -16,7 +16,17 @@ from pydantic import BaseModel, ValidationError
 
 from broker.line import Answer, Asks, Broken, Endpoint, Line
 from broker.wire.events import EventList, EventType
-from broker.wire.jobs import CancelAnswer, CancelRequest, Job, JobList, JobSpec, Submitted, Waited
+from broker.wire.jobs import (
+    CancelAnswer,
+    CancelRequest,
+    Job,
+    JobList,
+    JobSpec,
+    PreemptRequest,
+    StoppedJob,
+    Submitted,
+    Waited,
+)
 from broker.wire.problems import Problem, Refused
 from broker.wire.states import JobState, Scope
 from broker.wire.system import TokenList, TokenMade, TokenRequest, Whoami
@@ -141,6 +151,11 @@ class BrokerClient:
 
     async def job_cancel(self, request: CancelRequest) -> CancelAnswer:
         return await self._call(CancelAnswer, "POST", "/v1/jobs/cancel", body=request)
+
+    async def job_preempt(self, job: int, *, reason: str | None = None, force: bool = False) -> StoppedJob:
+        """Stop a preemptible job that runs, to make room."""
+        request = PreemptRequest(reason=reason, force=force)
+        return await self._call(StoppedJob, "POST", f"/v1/jobs/{job}/preempt", body=request)
 
     async def job_events(
         self,

@@ -67,6 +67,7 @@ def _run(settings: BrokerSettings, state: Path, *, with_worker: bool, successor_
 
     import jobd_mcp.serve  # noqa: F401 - all there is to load: what runs needs no file of the installation any more
     from broker.app import AlreadyRunning, StoreUnusable, tcp_address
+    from broker.failpoint import failpoint
     from jobd_mcp.local import alive
 
     configure_logging(settings.log_level)
@@ -75,6 +76,7 @@ def _run(settings: BrokerSettings, state: Path, *, with_worker: bool, successor_
         tcp_address(address, allow_remote=settings.allow_remote)
     if successor_of is not None:
         _ask_to_end(successor_of)
+        failpoint("succession_asked")
     deadline = time.monotonic() + _SUCCESSION_LIMIT_S
     while True:
         others = successor_of is None or not alive(

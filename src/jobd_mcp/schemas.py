@@ -12,7 +12,11 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 Schema: TypeAlias = "dict[str, Json]"
 
 DEEPEST = 24
+LARGEST_INTEGER = 1 << 53  # as far as JSON goes: no bound that says anything
 _NOISE = frozenset({"title", "discriminator", "examples", "propertyNames", "$schema", "$id"})
+_BOUNDS = frozenset(
+    {"maxLength", "maxItems", "maxProperties"}
+)  # far away from what anybody means; the broker judges them
 _COMBINATORS = ("anyOf", "oneOf", "allOf")
 _HOLDS_ONE = frozenset({"items", "not", "additionalProperties", "patternProperties"})
 _HOLDS_LIST = frozenset({*_COMBINATORS, "prefixItems"})
@@ -47,7 +51,9 @@ def inlined(document: Schema, schema: Json, *, answer: bool = False, depth: int 
 
     result: Schema = {}
     for key, value in given.items():
-        if key in _NOISE or (key == "default" and (value is None or answer)):
+        if key in _NOISE or key in _BOUNDS or (key == "default" and (value is None or answer)):
+            continue
+        if key == "maximum" and isinstance(value, int | float) and value >= LARGEST_INTEGER:
             continue
         if key == "properties":
             result[key] = {name: inner(part) for name, part in as_object(value).items()}

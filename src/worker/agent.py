@@ -20,6 +20,9 @@ from worker.admission import Ground, has_room
 from worker.assignment import Assignment, Desk
 from worker.exchange import Exchange, MustEnd
 from worker.home import Home
+from worker.probe.devices import Tree
+from worker.probe.watch import Watch
+from worker.process.failpoint import failpoint
 from worker.shims import Shims
 from worker.spool import Key, Spool
 
@@ -52,7 +55,7 @@ class Setup:
 class Agent:
     """Holds the assignments of one worker. `run()` returns the exit code."""
 
-    def __init__(self, home: Home, shims: Shims, broker: Broker, setup: Setup) -> None:
+    def __init__(self, home: Home, shims: Shims, broker: Broker, setup: Setup, watch: Watch | None = None) -> None:
         self._shims = shims
         self._home = home
         self._held: dict[Key, Assignment] = {}
@@ -60,6 +63,11 @@ class Agent:
         self._exchange = Exchange(broker, home.worker_id, setup.registration, self)
         self._spool = Spool(broker, home.worker_id, home.epoch, self._exchange.superseded)
         self._exchange.on_reachable = self._spool.reachable
+        self._watch = watch
+        if watch is not None:
+            self._exchange.facts = lambda: watch.facts
+            watch.on_change = self._exchange.nudge
+            watch.trees = self._trees
         self._desk = Desk(
             home,
             setup.ground,
@@ -84,9 +92,13 @@ class Agent:
                 async with anyio.create_task_group() as self._lives:
                     # First the own records: every list from here on is complete.
                     self._recover()
+                    failpoint("recovered")
                     tasks.start_soon(self._hear_the_bell)
                     tasks.start_soon(self._renew_forever)
+                    if self._watch is not None:
+                        tasks.start_soon(self._watch.run)
                     await self._exchange.register()
+                    failpoint("registered")
                     tasks.start_soon(self._spool.run)
                     tasks.start_soon(self._exchange.report_forever)
                     await self._exchange.poll_forever()
@@ -128,6 +140,9 @@ class Agent:
             self._begin(Assignment.delivered(self._desk, delivery))
 
     # What goes on beside.
+
+    def _trees(self) -> list[Tree]:
+        return [tree for assignment in self._held.values() if (tree := assignment.tree()) is not None]
 
     def _recover(self) -> None:
         found = self._shims.found()
@@ -175,6 +190,7 @@ class Agent:
                 log.info("ending on a signal; jobs go on in their shims", signal=name)
                 for assignment in self._held.values():
                     assignment.leave()
+                failpoint("leaving")
                 await self._exchange.last_word(LAST_WORD_S)
                 scope.cancel()
                 return

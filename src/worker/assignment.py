@@ -16,7 +16,8 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from broker.wire.states import OnWorkerLost
+from broker.wire.jobs import JobSpec
+from broker.wire.states import LimitCode, OnWorkerLost
 from broker.wire.workers import (
     Ack,
     Delivery,
@@ -35,7 +36,9 @@ from worker.backoff import Backoff
 from worker.environment import Identity, Places, environment
 from worker.exchange import Exchange
 from worker.home import Home
+from worker.probe.devices import Tree
 from worker.process.clock import boot_s
+from worker.process.failpoint import failpoint
 from worker.shims import LaunchError, Shim, Shims, ShimSpec
 from worker.spool import Output, Spool
 
@@ -49,6 +52,7 @@ LATE_GO_S = 1.0
 """How long after the deadline of a `go` its start may still become visible; then an ack is asked for again."""
 
 
+_LONGEST_LEFT = 200  # characters of it in a list
 START_TOLD_S = 0.02
 """A start is told within this time: a job that has ended by then costs one report, not two."""
 
@@ -88,6 +92,7 @@ class Assignment:
         self.job, self.attempt, self.token = job, attempt, token
         self.phase = Phase.PREPARING
         self.stopping: Stop | None = None
+        self.kill_failed: str | None = None
         self.final: Final | None = None
         self.accepted = False  # the broker has the final report
         self.stale = False  # the broker wants none of it
@@ -138,8 +143,18 @@ class Assignment:
     def held(self) -> Held:
         stopping = self.stopping.id if self.stopping else None
         return Held(
-            job=self.job, attempt=self.attempt, token=self.token, phase=self.phase, stopping=stopping, final=self.final
+            job=self.job,
+            attempt=self.attempt,
+            token=self.token,
+            phase=self.phase,
+            stopping=stopping,
+            final=self.final,
+            **({"kill_failed": self.kill_failed} if self.kill_failed is not None else {}),
         )
+
+    def tree(self) -> Tree | None:
+        """What its processes can be known by, while there are some."""
+        return self._shim.tree() if self._shim is not None and self.final is None else None
 
     def wake(self) -> None:
         """There may be news in the shim's files."""
@@ -150,6 +165,7 @@ class Assignment:
         if self.final is not None or (self.stopping is not None and self.stopping.id == stop.id):
             return
         self._log.info("stopping", why=stop.why, grace_s=stop.grace_s)
+        failpoint("stop_heard")
         self.stopping = stop
         if self._shim is not None and self._released:
             self._pass_on_stops(self._shim)
@@ -233,6 +249,7 @@ class Assignment:
         try:
             if self._shim is None:
                 self._shim = self._launch(await self._admit())
+                failpoint("shim_requested")
                 await self._release(self._shim)
             else:
                 await self._shim.closed_for_good()  # what was not executed by now never will be; the rest goes on
@@ -264,6 +281,7 @@ class Assignment:
                     grace_s=delivery.spec.checkpoint_grace_s,
                     linger_s=self._desk.linger_s,
                     log_cap=self._desk.log_cap,
+                    limits=limits_of(delivery.spec),
                     on_worker_lost=self._terms.policy,
                     extra={"lease_s": self._terms.lease_s, "exclusive_lease_s": self._terms.exclusive_lease_s},
                 )
@@ -299,8 +317,10 @@ class Assignment:
             deadline_boot_s = answer.sent_boot_s + self._terms.lease_s
             if boot_s() >= deadline_boot_s:
                 continue
+            failpoint("ack_accepted")
             self._released = True
             shim.go(deadline_boot_s)
+            failpoint("told_to_go")
             if await self._seen_to_start(shim, deadline_boot_s + LATE_GO_S):
                 return
             self._log.warning("not started within its lease; asking again")
@@ -362,25 +382,38 @@ class Assignment:
         while (final := shim.final()) is None:
             if not told and (started := shim.started()) is not None:
                 told, self.phase = True, Phase.RUNNING
+                failpoint("start_seen")
                 start = Start(kind="start", job=self.job, attempt=self.attempt, token=self.token, pid=started.pid)
                 self._desk.exchange.post(start, self.heard, within_s=START_TOLD_S)
+            self._look_for_survivors(shim)
             await self._pause()
         return final
 
+    def _look_for_survivors(self, shim: Shim) -> None:
+        """Processes that KILL does not end are told; they are listed, and keep their room, until they are gone."""
+        left = (shim.stuck() or "")[:_LONGEST_LEFT] or None
+        if left != self.kill_failed:
+            self.kill_failed = left
+            self._log.warning("the kill failed", processes=left)
+            self._desk.exchange.nudge()
+
     async def _report(self, final: Final) -> None:
         """Say how it ended until the broker has taken it, and the output to its last byte."""
+        failpoint("end_read")
         self.final, self.phase = final, Phase.ENDED
         finish = Finish(kind="finish", job=self.job, attempt=self.attempt, token=self.token, final=final)
         while not (self.accepted or self.stale):
             self._desk.exchange.post(finish, self.heard)
             # Again after a heartbeat if the verdict was lease_lost: the list goes on to carry the end as well.
             await self._wait(lambda: self.accepted or self.stale, boot_s() + self._desk.exchange.heartbeat_s)
+        failpoint("end_accepted")
         if self._shim is not None and not self.stale:
             fate = await self._desk.spool.settled(self.key, final.final_size, final.final_index_size)
             self._log.info("ended", outcome=final.outcome.value, exit_code=final.exit_code, log=fate.value)
 
     async def _clear(self) -> None:
         """Remove what was kept for the report. The tree is gone; the checkpoints stay."""
+        failpoint("log_settled")
         self._desk.spool.forget(self.key)
         await anyio.to_thread.run_sync(self._remove)
 
@@ -417,6 +450,12 @@ class _Answer:
     def permits(self) -> bool:
         """`duplicate` is permission too, but not for what has ended."""
         return self.verdict.verdict in (VerdictWord.ACCEPTED, VerdictWord.DUPLICATE) and not self.verdict.ended
+
+
+def limits_of(spec: JobSpec) -> dict[LimitCode, float]:
+    """What the job's supervisor enforces; what is off, or was never set, is not there."""
+    values = {code: getattr(spec, f"{code.value}_s") for code in LimitCode}
+    return {code: value for code, value in values.items() if isinstance(value, int | float)}
 
 
 def _seconds(extra: Mapping[str, object], name: str) -> float:

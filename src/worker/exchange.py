@@ -15,6 +15,7 @@ import anyio
 import structlog
 
 from broker.client import Unreachable
+from broker.wire.machines import Facts
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.workers import (
     Delivery,
@@ -31,6 +32,7 @@ from broker.wire.workers import (
 )
 from worker.backoff import LONGEST_S, Backoff
 from worker.process.clock import boot_s
+from worker.process.failpoint import failpoint
 
 log = structlog.get_logger("worker.exchange")
 
@@ -84,6 +86,8 @@ class Exchange:
         self._parked = anyio.CancelScope()
         self.registered: Registered | None = None
         self.on_reachable: Callable[[], None] = lambda: None
+        self.facts: Callable[[], Facts | None] = lambda: None
+        self._told_facts = 0
 
     def post(self, transition: Transition, heard: Callable[[Verdict, float], None], within_s: float = 0) -> None:
         """Send with the next report: at once if none is under way, or after `within_s` at the latest. `heard` gets the verdict for *this* posting, and
@@ -124,7 +128,10 @@ class Exchange:
         backoff = Backoff()
         while True:
             try:
-                self.registered = await self._broker.register(self._worker_id, self._registration)
+                facts = self.facts()
+                said = self._registration.model_copy(update={"facts": facts})
+                self.registered = await self._broker.register(self._worker_id, said)
+                self._told_facts = facts.number if facts is not None else 0
             except Refused as refusal:
                 if not refusal.retryable and refusal.code in _FATAL:
                     raise MustEnd(f"the broker refuses this worker: {refusal.detail}") from None
@@ -178,6 +185,8 @@ class Exchange:
         for post in posts.values():
             post.under_way = True
         self._seq += 1
+        facts = self.facts()
+        news = facts if facts is not None and facts.number > self._told_facts else None
         message = Report(
             epoch=self._registration.epoch,
             seq=self._seq,
@@ -185,9 +194,16 @@ class Exchange:
             recovered=True,
             held=self._holder.held(),
             transitions=[post.transition for post in posts.values()],
+            facts=news,
         )
         sent_boot_s = boot_s()
+        if message.transitions:
+            failpoint("report_next")
         answer = await self._broker.report(self._worker_id, message)
+        if news is not None:
+            self._told_facts = news.number
+        if message.transitions:
+            failpoint("report_answered")
         for verdict in answer.verdicts:
             key = (verdict.kind, verdict.job, verdict.attempt)
             answered = posts.get(key)
@@ -220,6 +236,8 @@ class Exchange:
             return  # an older answer, late: newer ones hold all that is still true
         for verdict in answer.verdicts:
             self._holder.heard(verdict, sent_boot_s)
+        if answer.deliveries:
+            failpoint("delivered")
         for delivery in answer.deliveries:
             self._holder.deliver(delivery)
         self._stops(answer)

@@ -8,15 +8,18 @@ import fcntl
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import anyio
 
-from broker.wire.states import OnWorkerLost
-from broker.wire.workers import Final, Outcome
+from broker.wire.states import LimitCode, OnWorkerLost
+from broker.wire.workers import Final, Outcome, Reached
+from worker.probe.devices import Tree
 from worker.process import records
+from worker.process.failpoint import failpoint
 from worker.process.leftovers import kill_leftovers, leave_group
 from worker.process.records import ExitRecord, Identity, Json, SpecRecord
 
@@ -39,6 +42,7 @@ class ShimSpec:
     linger_s: float = 2.0  # how long output is awaited after the main process's end
     on_worker_lost: OnWorkerLost = OnWorkerLost.REQUEUE
     log_cap: int = records.DEFAULT_LOG_CAP  # bytes; of a larger output the log has both ends
+    limits: Mapping[LimitCode, float] = field(default_factory=dict)  # seconds
     umask: int = 0o022
     extra: dict[str, Json] = field(default_factory=dict)
 
@@ -178,6 +182,15 @@ class Shim:
             return None
         return Started(record["process"]["pid"], record["started_at"], record["process"])
 
+    def tree(self) -> Tree | None:
+        """What its processes can be known by; None before the start."""
+        record = records.read_start(str(self.directory))
+        if record is None:
+            return None
+        roots = frozenset((who["pid"], who["starttime"]) for who in (record["shim"], record["process"]))
+        group = self._record["cgroup"]
+        return Tree(self.name, roots, "/" + "/".join(Path(group).parts[-2:]) if group else None)
+
     def stopping(self) -> str | None:
         """Id of the stop request that is being carried out."""
         return self._text(records.STOPPING)
@@ -219,6 +232,7 @@ class Shim:
         doomed = self.directory.with_name(f".gone-{self.name}-{time.time_ns()}")
         with contextlib.suppress(FileNotFoundError):
             self.directory.rename(doomed)
+            failpoint("removing")
             _remove(doomed)
 
     def _verdict(self) -> Final | None:
@@ -259,6 +273,7 @@ class Shim:
             reason_code=record["reason_code"],
             reason=_printable(record["reason"]),
             stop=record["stop"],
+            limit=_reached(record),
             final_size=size,
             final_index_size=index_size - index_size % records.ROW.size,
             dropped=record["dropped"] + record["final_size"] - size,
@@ -307,9 +322,19 @@ def _spec_of(record: SpecRecord) -> ShimSpec:
         grace_s=record["grace_s"],
         linger_s=record["linger_s"],
         log_cap=record.get("log_cap", records.DEFAULT_LOG_CAP),
+        limits={LimitCode(code): limit_s for code, limit_s in record.get("limits", {}).items()},
         on_worker_lost=OnWorkerLost(record["on_worker_lost"]),
         umask=record["umask"],
         extra=record["extra"],
+    )
+
+
+def _reached(record: ExitRecord) -> Reached | None:
+    limit = record.get("limit")
+    return (
+        None
+        if limit is None
+        else Reached(code=LimitCode(limit["code"]), limit_s=limit["limit_s"], seen_s=limit["seen_s"])
     )
 
 

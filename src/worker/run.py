@@ -21,7 +21,10 @@ from worker.admission import Ground
 from worker.agent import Agent, Setup
 from worker.environment import User, login_environment
 from worker.home import Home, HomeTaken
-from worker.probe import machine
+from worker.probe import machine, tags
+from worker.probe.gpus import GpuProbe, Patience
+from worker.probe.watch import Watch
+from worker.process.failpoint import failpoint
 from worker.shims import Shims
 
 log = structlog.get_logger("worker")
@@ -58,6 +61,7 @@ async def run_worker(settings: WorkerSettings, url: str, token: str | None, stat
     except HomeTaken as error:
         log.error("this worker ends", reason=str(error))
         return EXIT_HOME_TAKEN
+    failpoint("home_taken")
     with home:
         shims = Shims(state_dir)
         shims.start()  # before this process has threads: it forks
@@ -78,7 +82,7 @@ async def _work(settings: WorkerSettings, url: str, token: str | None, home: Hom
         host=here.host,
         version=importlib.metadata.version("jobd-mcp"),
         slots=settings.worker_slots or here.cores,
-        tags=settings.worker_tags,
+        tags=tags.effective(tags.found(login.get("PATH", "")), settings.worker_tags),
         platform=here.platform,
         supervision=shims.supervision,
     )
@@ -87,10 +91,11 @@ async def _work(settings: WorkerSettings, url: str, token: str | None, home: Hom
     )
     ground = Ground(host=here.host, login=login, state=home.directory)
     checkpoints = (settings.checkpoint_root or home.directory / "checkpoints").expanduser().absolute()
+    watch = Watch(GpuProbe(os.environ, Patience.of(settings.probe_s)), home.directory, settings.probe_s)
     async with BrokerClient(url, token) as broker:
         log_cap = int(settings.log_cap_mb * (1 << 20))
         setup = Setup(registration, ground, checkpoints, settings.linger_s, log_cap, settings.on_term)
-        return await Agent(home, shims, broker, setup).run()
+        return await Agent(home, shims, broker, setup, watch).run()
 
 
 def configure_logging(level: str) -> None:

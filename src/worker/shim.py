@@ -27,8 +27,9 @@ from worker.process.failpoint import failpoint
 from worker.process.identity import LINUX, identify, stat_fields
 from worker.process.kernel import become_subreaper, set_name
 from worker.process.launch import Child, Program, Word, read_word, start_child
+from worker.process.limits import Limits
 from worker.process.output import Capture
-from worker.process.records import STDERR, STDOUT, Ending, ExitRecord, Identity, SpecRecord
+from worker.process.records import STDERR, STDOUT, Ending, ExitRecord, Identity, ReachedRecord, SpecRecord
 from worker.process.tree import descendants, signal_each
 
 PREPARED_LIMIT_S = 600.0  # a shim whose worker never comes back to say go; closing is safe, nothing was executed
@@ -60,7 +61,8 @@ class Stop(NamedTuple):
     """A stop that counts as the reason of the end: the first one whose TERM was delivered."""
 
     outcome: Ending
-    id: str | None
+    id: str | None = None
+    limit: ReachedRecord | None = None
 
 
 class Kill:
@@ -103,6 +105,8 @@ class Shim:
         self._closing = False
         self._asked: Stop | None = None  # requested, TERM not delivered yet
         self._stopped_by: Stop | None = None
+        self._limits: Limits | None = None  # once it runs
+        self._too_long: ReachedRecord | None = None  # the wall limit, reached while it was being stopped already
         self._kill_at = math.inf
         self._kill: Kill | None = None
         self._child: Child | None = None
@@ -278,6 +282,7 @@ class Shim:
         self._forget_status(child)
         os.close(child.gate)
         self._phase = Phase.RUNNING
+        self._limits = Limits(self._spec.get("limits", {}), self._released_at)
         os.close(os.open(records.RUNNING, os.O_WRONLY | os.O_CREAT, 0o600))
         with contextlib.suppress(OSError):
             _sync(records.SPEC)  # so that a worker after a power failure knows more of it than that it ran
@@ -381,13 +386,33 @@ class Shim:
 
     def _judge_executed(self, now: float) -> None:
         if self._status is None and now >= self._lease_until and not (self._stopped_by or self._asked):
-            self._ask(Stop("lease_ended", None), self._spec["grace_s"])
+            self._ask(Stop("lease_ended"), self._spec["grace_s"])
+        if self._limits is not None and self._status is None:
+            self._judge_limits(self._limits, now)
         if self._lingers() and not self._tree_gone and (not self._pipes or now >= self._linger_until):
             self._stop_strays(now)
         if now >= self._kill_at:
             self._kill_tree(now)
         if self._status is not None and self._tree_gone:
             self._finish()
+
+    def _judge_limits(self, limits: Limits, now: float) -> None:
+        """A limit stops the tree as a request does. What is being stopped already can only have run too long."""
+        stopping = self._stopping()
+        reached = None if self._too_long else limits.reached(now, stopping=stopping)
+        if reached is None:
+            return
+        if stopping:
+            self._too_long = reached
+        elif not self._took_more() or (reached := limits.reached(now, stopping=False)) is not None:
+            self._ask(Stop("limit", limit=reached), self._spec["grace_s"])
+
+    def _took_more(self) -> bool:
+        """What came while we were frozen lies in the pipes, and was no silence."""
+        return any(self._take(pipe) for pipe in list(self._pipes))
+
+    def _stopping(self) -> bool:
+        return self._stopped_by is not None or self._asked is not None
 
     def _lingers(self) -> bool:
         """The main process ended by itself, and others are still given time to end their output."""
@@ -439,7 +464,10 @@ class Shim:
                 if not self._take(pipe):
                     break
         stop = self._stopped_by
-        self._conclude(self._record(stop.outcome if stop else "exited", stop=stop.id if stop else None))
+        record = self._record(stop.outcome if stop else "exited", stop=stop.id if stop else None)
+        if stop is not None:
+            record["limit"] = stop.limit or self._too_long
+        self._conclude(record)
 
     def _conclude(self, record: ExitRecord | None) -> None:
         """The last act. A disk that does not take the record is asked again for as long as it needs."""
@@ -490,6 +518,8 @@ class Shim:
             del self._pipes[pipe]
             return False
         self._news = True
+        if self._limits is not None:
+            self._limits.heard(boot_s())
         failpoint("output")
         return True
 
@@ -517,6 +547,8 @@ class Shim:
             deadlines += [self._prepared_until, boot_s() + LOOK_AROUND_S]
         if self._status is None and not self._stopped_by and not self._asked:
             deadlines.append(self._lease_until)
+        if self._limits is not None and self._status is None and self._too_long is None:
+            deadlines.append(self._limits.next_at(stopping=self._stopping()))
         if self._lingers():
             deadlines.append(self._linger_until)
         if self._kill is not None:

@@ -25,6 +25,7 @@ from worker.handle import Shim, ShimSpec, Started
 from worker.nursery import Nursery
 from worker.process import records
 from worker.process.clock import boot_s
+from worker.process.failpoint import failpoint
 from worker.process.identity import LINUX
 from worker.process.records import SpecRecord
 
@@ -177,6 +178,7 @@ class Shims:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _rename_to_new(draft, shim.directory)
+            failpoint("spec_written")
             with contextlib.suppress(OSError):
                 self._nursery.request(shim.directory, lock)
         finally:
@@ -195,6 +197,7 @@ class Shims:
             grace_s=spec.grace_s,
             linger_s=spec.linger_s,
             log_cap=spec.log_cap,
+            limits={code.value: limit_s for code, limit_s in spec.limits.items()},
             on_worker_lost=spec.on_worker_lost.value,
             cookie=uuid.uuid4().hex,
             bell=str(self._bell.path),

@@ -22,6 +22,7 @@ from broker.client import Unreachable
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.workers import LogSize
 from worker.backoff import Backoff
+from worker.process.failpoint import failpoint
 
 log = structlog.get_logger("worker.spool")
 
@@ -254,6 +255,7 @@ class Spool:
         data = stream.chunk()
         if not data and stream.asked and not stream.waits_for_disk:
             return
+        failpoint("upload_next")
         try:
             answer = await self._broker.put_log(
                 self._worker_id, output.job, output.attempt, output.token, self._epoch, stream.name, stream.size, data
@@ -263,6 +265,7 @@ class Spool:
         except Unreachable as error:
             self._later(stream, "output can't be sent: the broker is not reachable", str(error))
         else:
+            failpoint("uploaded")
             self._advance(stream, answer.size, answer.durable)
             small = len(data) < CHUNK_BYTES // 16
             pause_s = (

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from broker.core.ending import final_cause, loss, reason_of
+from broker.core.ending import final_cause, loss, reason_of, told_of_end
 from broker.core.fence import Standing, standing
 from broker.core.rows import StopKind
 from broker.core.states import Cause
+from broker.wire.jobs import JobSpec
 from broker.wire.states import AssignmentState as A
 from broker.wire.states import JobState as J
-from broker.wire.states import OnWorkerLost
-from broker.wire.workers import Final, Outcome
+from broker.wire.states import LimitCode, OnPreempt, OnWorkerLost
+from broker.wire.workers import Final, Outcome, Reached
 from support.rows import STOP, assignment, job
 
 EXIT_0 = Final(outcome=Outcome.EXITED, exit_code=0)
@@ -59,6 +60,73 @@ def test_an_end_without_a_stop_is_what_the_shim_says(final: Final, cause: Cause)
 )
 def test_with_a_cancel_requested_the_shim_decides_who_ended_it(final: Final, cause: Cause) -> None:
     assert live_end(final, stop=STOP) is cause
+
+
+MAX_WALL = Reached(code=LimitCode.MAX_WALL, limit_s=3, seen_s=3.1)
+LIMITED = Final(outcome=Outcome.LIMIT, exit_code=0, limit=MAX_WALL)
+WALL, PREEMPT = replace(STOP, kind=StopKind.WALL), replace(STOP, kind=StopKind.PREEMPT)
+REQUEUES = {"on_preempt": OnPreempt.REQUEUE}
+
+
+@pytest.mark.parametrize(
+    ("stop", "final", "cause"),
+    [
+        (None, LIMITED, Cause.TIME_LIMIT),  # TERM'd and exited 0: not completed
+        (STOP, LIMITED, Cause.STOP_CONFIRMED),  # a cancel in the same instant: cancel > wall
+        (PREEMPT, LIMITED, Cause.TIME_LIMIT),  # wall > preempt
+        (WALL, LIMITED, Cause.TIME_LIMIT),
+        (WALL, STOPPED_0, Cause.TIME_LIMIT),
+        (PREEMPT, STOPPED_0, Cause.PREEMPT_STOPPED),
+        (
+            PREEMPT,
+            STOPPED_0.model_copy(update={"limit": MAX_WALL}),
+            Cause.TIME_LIMIT,
+        ),  # reached in the grace of a preemption
+        (STOP, STOPPED_0.model_copy(update={"limit": MAX_WALL}), Cause.STOP_CONFIRMED),
+        (WALL, EXIT_0, Cause.SUCCEED),  # it had ended by itself
+        (PREEMPT, EXIT_3, Cause.FAIL),
+        (replace(PREEMPT, early=True), EXIT_0, Cause.SUCCEED),
+        (PREEMPT, Final(outcome=Outcome.REFUSED), Cause.PREEMPT_STOPPED),
+        (PREEMPT, Final(outcome=Outcome.NEVER_EXECUTED), Cause.PREEMPT_STOPPED),
+        (PREEMPT, Final(outcome=Outcome.LAUNCH_FAILED), Cause.PREEMPT_STOPPED),
+        (PREEMPT, Final(outcome=Outcome.LOST), Cause.LOST_PREEMPTED),
+        (WALL, Final(outcome=Outcome.LEASE_ENDED), Cause.LOST_TIMED_OUT),
+    ],
+)
+@pytest.mark.guarantee("G25", "G26")
+def test_cancel_beats_a_time_limit_and_a_time_limit_beats_a_preemption(stop, final: Final, cause: Cause) -> None:
+    assert live_end(final, stop=stop) is cause
+
+
+def test_a_preempted_job_that_wants_to_run_again_is_queued_however_its_end_is_known() -> None:
+    held = assignment(A.STARTED)._replace(stop=PREEMPT)
+    wants_again = job(J.RUNNING)._replace(**REQUEUES)
+
+    assert final_cause(wants_again, held, STOPPED_0, 3) is Cause.PREEMPT_REQUEUED
+    assert loss(wants_again, held, 3) is Cause.LOST_PREEMPT_REQUEUED
+    assert loss(wants_again._replace(policy=OnWorkerLost.ORPHAN), held, 3) is Cause.LOST_ORPHANED  # it may be alive
+    assert final_cause(wants_again._replace(policy=OnWorkerLost.ORPHAN), held, STOPPED_0, 3) is Cause.PREEMPT_REQUEUED
+
+
+def test_a_limit_that_is_reported_after_a_loss_is_a_failure_and_keeps_its_numbers() -> None:
+    lost, held = job(J.QUEUED, lost=True), assignment(A.EXPIRED)
+
+    cause = final_cause(lost, held, LIMITED, 3)
+
+    assert cause is Cause.LATE_FAIL
+    told = told_of_end(lost, held, LIMITED, cause)
+    assert (told.code, told.limit) == ("max_wall", MAX_WALL)
+
+
+@pytest.mark.parametrize("code", LimitCode)
+def test_an_end_by_a_limit_names_the_limit_its_value_and_what_was_seen(code: LimitCode) -> None:
+    final = Final(outcome=Outcome.LIMIT, limit=Reached(code=code, limit_s=2, seen_s=2.04))
+
+    told = told_of_end(job(J.RUNNING), assignment(A.STARTED), final, Cause.TIME_LIMIT)
+
+    assert told.code == code.value
+    assert f"{code.value}_s=2" in (told.text or "") and "2.0 s" in (told.text or "")
+    assert f"{code.value}_s" in JobSpec.model_fields
 
 
 @pytest.mark.guarantee("G14")

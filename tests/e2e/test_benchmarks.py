@@ -31,6 +31,10 @@ SMALL = {
         ["few ", "all of these ", "an hour of work "],
     ),
     "tool_call.py": (["--calls", "3", "--runs", "1"], ["private socket ", "/mcp "]),
+    "recovery.py": (
+        ["--kills", "2", "--lease-s", "1", "--sweep-s", "0.2"],
+        ["assignment expired ", "runs elsewhere ", "most "],
+    ),
     "stdio.py": (["--starts", "1", "--runs", "1"], ["jobd-mcp to tools/list "]),
 }
 

@@ -317,3 +317,45 @@ def test_every_command_explains_itself(installation: Installation) -> None:
         assert installation.good(name, "--help").text.startswith(f"Usage: job {name}")
     assert json.dumps(listed).isascii()
     assert os.environ.get("JOBD_STATE_DIR") is None
+
+
+def test_a_time_limit_exits_124_and_says_which_it_was(up: Installation) -> None:
+    waited = up.job("submit", "--wait", "--max-wall-s", "1", "--", "sleep", "60")
+    assert waited.code == 124
+    assert "max_wall_s=1" in waited.text
+    ran = up.job("run", "--idle-timeout-s", "1", "trap 'exit 0' TERM; while :; do sleep 0.05; done")
+    assert ran.code == 124
+    assert "idle_timeout_s=1" in ran.err
+
+
+def test_a_job_that_nobody_takes_in_time_exits_124(up: Installation) -> None:
+    waited = up.job("submit", "--wait", "--needs", "no-such-tag", "--scheduling-timeout-s", "1", "true")
+    assert waited.code == 124
+    assert "scheduling_timeout" in waited.text
+
+
+def test_a_limit_is_turned_off_by_a_word_and_the_status_says_whose_word_each_value_is(up: Installation) -> None:
+    job = str(up.submit("--max-wall-s", "none", "--no-preemptible", "true"))
+    lines = up.good("status", job, "--detail", "full").text.splitlines()
+    shown = {line.split()[0]: line.split()[1:] for line in lines if line.startswith("  ")}
+    assert shown["max_wall_s"] == ["none"]
+    assert shown["preemptible"] == ["False"]
+    assert shown["idle_timeout_s"] == ["86400", "(floor)"]
+    assert shown["cpus"] == ["1", "(default)"]
+    refused = up.job("submit", "--max-wall-s", "soon", "true")
+    assert refused.code != 0
+    assert 'or "none": no limit' in refused.err
+
+
+def test_a_preempted_job_exits_130_and_one_that_may_not_be_is_refused(up: Installation) -> None:
+    job, firm = up.submit("--preemptible", "--", "sleep", "60"), up.submit("--", "sleep", "60")
+    for each in (job, firm):
+        eventually_sync(lambda each=each: up.state_of(each) == "running")
+    refused = up.job("preempt", str(firm))
+    assert refused.code != 0
+    assert "preemptible" in refused.err
+    assert "stopping: TERM" in up.good("preempt", str(job), "--reason", "room").text
+    waited = up.job("wait", str(job))
+    assert waited.code == 130
+    assert f"job {job} preempted: room" in waited.text
+    up.good("cancel", str(firm))

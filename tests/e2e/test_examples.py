@@ -15,16 +15,19 @@ from broker.wire.jobs import CancelRequest, JobSpec
 from broker.wire.states import JobState
 from support.fleet import Fleet, ended, output_of
 from support.installation import JOB, Ended, Installation
+from support.processes import processes_of
 from support.waiting import eventually
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TRAINING = str(EXAMPLES / "train_with_checkpoints.py")
-RUN_BY_TESTS = {"first_job.py", "first_job.sh", "train_with_checkpoints.py", "agent.py"}
+RUN_BY_TESTS = {"first_job.py", "first_job.sh", "recovery.sh", "train_with_checkpoints.py", "agent.py"}
 
 
 def run(installation: Installation, *words: str) -> Ended:
     environ = installation.environ
     environ["PATH"] = f"{JOB.parent}:{environ['PATH']}"
+    environ["TMPDIR"] = str(installation.directory / "tmp")
+    (installation.directory / "tmp").mkdir()
     done = subprocess.run(
         words,
         cwd=installation.directory,
@@ -58,6 +61,20 @@ def test_a_first_job_from_the_shell_starts_what_it_needs(installation: Installat
     assert "submitted job 1" in shown
     assert "step 1 of 3\nstep 2 of 3\nstep 3 of 3\n" in shown
     assert "this one fails\nthe second job exited with 3\n" in shown
+
+
+@pytest.mark.guarantee("G7")
+def test_a_job_whose_machine_was_killed_is_queued_again_and_ends_on_another_one(installation: Installation) -> None:
+    shown = run(installation, "sh", str(EXAMPLES / "recovery.sh")).text
+    assert "job 1 is running; now its machine dies\njob 1 is queued, its assignment:\n" in shown
+    assert re.search(r"assignment_expired +1\.1 +anna +cause=lost_requeued", shown)
+    resumed = re.search(r"^attempt 2 begins after step (\d+)$", shown, re.MULTILINE)
+    assert resumed is not None
+    assert int(resumed[1]) >= 4
+    assert shown.endswith("step 12 of 12\n")
+    assert "job 1 is completed" in shown
+    assert not processes_of(installation.directory)
+    assert not list((installation.directory / "tmp").iterdir())
 
 
 def test_the_agent_mends_a_failing_job_and_cancels_what_it_does_not_want(installation: Installation) -> None:

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
+import pytest
 
 from support.machines.operations import Operations
+from support.machines.running import tell
 
 
-def test_what_may_be_believed_holds_after_every_step() -> None:
-    run_state_machine_as_test(
-        Operations,
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=50,
-            deadline=None,
-            database=None,
-            derandomize=True,
-            phases=[Phase.generate, Phase.shrink],
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+@pytest.mark.guarantee("G3", "G5", "G6", "G7", "G10", "G12", "G17", "G24")
+def test_what_may_be_believed_holds_after_every_step_of_any_story() -> None:
+    tell(Operations, 120, 50)

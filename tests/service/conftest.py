@@ -46,8 +46,8 @@ class Bench:
 
     async def sweep(self, after_s: float = 0) -> None:
         self.clock.pass_s(after_s)
-        await sweeps.expire_leases(self.broker)
-        await sweeps.stop_slow_starts(self.broker)
+        for sweep in sweeps.SWEEPS:
+            await sweep.run(self.broker)
 
     async def kinds(self, job: int) -> list[str]:
         return [event.type.value for event in (await self.client.job_events(job=job)).events]

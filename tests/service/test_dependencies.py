@@ -10,13 +10,20 @@ from broker.wire.jobs import CancelRequest
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.workers import Outcome, VerdictWord
 
-ENDS = ["completed", "failed", "launch failed", "cancelled", "cancelled queued", "orphaned"]
+ENDS = [
+    *("completed", "failed", "launch failed", "time limit", "cancelled", "cancelled queued", "preempted", "orphaned"),
+    "scheduling timeout",
+]
 
 
 async def end(bench, job: int, how: str) -> None:
     """Bring one job of the bench, the only one that can be claimed, to this end."""
     if how == "cancelled queued":
         await bench.client.job_cancel(CancelRequest(job=[job]))
+        return
+    if how == "scheduling timeout":
+        await bench.sweep(after_s=601)
+        assert await bench.state(job) == "scheduling_timeout"
         return
     worker = await bench.registered(f"w{job}")
     delivery = await worker.running()
@@ -31,6 +38,12 @@ async def end(bench, job: int, how: str) -> None:
         case "cancelled":
             await bench.client.job_cancel(CancelRequest(job=[job]))
             await worker.finish(delivery, Outcome.STOPPED)
+        case "time limit":
+            limit = {"code": "max_wall", "limit_s": 1, "seen_s": 1.1}
+            await worker.finish(delivery, Outcome.LIMIT, exit_code=0, limit=limit)
+        case "preempted":
+            await bench.client.job_preempt(job)
+            await worker.finish(delivery, Outcome.STOPPED, exit_code=0)
         case "orphaned":
             await bench.sweep(after_s=61)
 
@@ -38,7 +51,7 @@ async def end(bench, job: int, how: str) -> None:
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.guarantee("G24")
 async def test_a_chain_is_decided_by_every_way_in_which_its_first_job_can_end(bench, how: str) -> None:
-    first = await bench.submit(on_worker_lost="orphan")
+    first = await bench.submit(on_worker_lost="orphan", preemptible=True, scheduling_timeout_s=600)
     second = await bench.submit(depends_on=[first])
     third = await bench.submit(depends_on=[second])
     whatever = await bench.submit(depends_on=[first], dependency_policy="any_exit")

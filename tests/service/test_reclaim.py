@@ -259,6 +259,22 @@ async def test_a_broker_that_keeps_crashing_still_reclaims_in_the_end(short_dir:
     assert rounds == 12  # a lease of 60 s in lives of 5 s
 
 
+async def test_a_restarted_broker_says_once_how_long_nobody_listened(short_dir: Path) -> None:
+    settings, clock, state = BrokerSettings(lease_s=60, sweep_s=5), SteppedClock(), short_dir / "state"
+    gaps = []
+    state.mkdir()
+    for down_s in (0, 500, 1):  # the last one is not worth a word
+        clock.pass_s(down_s)
+        async with open_broker(settings, state, clock) as broker:
+            for _ in range(2):
+                clock.pass_s(5)
+                await sweeps.expire_leases(broker)
+            said = await broker.store.read(lambda tx: tx.all("events_between", since=0, until=100))
+            gaps = [row["data"] for row in said if row["type"] == "reclaim_suppressed"]
+
+    assert gaps == ['{"gap_s":500.0}']
+
+
 @pytest.mark.guarantee("G7")
 async def test_a_worker_that_comes_back_without_a_job_loses_it_at_once(bench) -> None:
     job = await bench.submit()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import broker
+from broker import failpoint
 from broker.client import BrokerClient, Unreachable
 from broker.wire.events import EventType
 from broker.wire.jobs import Job, JobSpec
@@ -32,6 +33,10 @@ class Fleet:
     workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     within: dict[str, list[str]] = field(default_factory=dict)
     """Process name → words before its command: `broker` and each worker may live in a namespace of its own."""
+    source: dict[str, Path] = field(default_factory=dict)
+    """Process name → the code that it runs, if not the very code that this test has imported: one with a bug in it."""
+    failpoints: dict[str, str] = field(default_factory=dict)
+    """Process name → where its next process dies; the one after that lives."""
     _starts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -45,9 +50,9 @@ class Fleet:
     def client(self) -> BrokerClient:
         return BrokerClient(self.url)
 
-    async def start_broker(self, **extra: str) -> None:
+    async def start_broker(self, *flags: str, **extra: str) -> None:
         """Start the broker; back when it answers."""
-        self.broker = self._python("broker", "jobd_mcp.daemon", "jobd", "broker", state=self.state, extra=extra)
+        self.broker = self._python("broker", "jobd_mcp.daemon", "jobd", "broker", *flags, state=self.state, extra=extra)
         async with self.client() as client:
             await eventually(lambda: self._answers(client), within_s=30)
 
@@ -60,6 +65,13 @@ class Fleet:
             return False
         return True
 
+    async def succeed_broker(self) -> subprocess.Popen[bytes]:
+        """Start a broker that asks the present one to end and takes over; the one that ends is returned."""
+        assert self.broker is not None
+        older = self.broker
+        await self.start_broker(f"--successor-of={older.pid}")
+        return older
+
     def _must_live(self, name: str, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is not None:
             raise EndedEarly((self.directory / f"{name}.log").read_text())
@@ -71,6 +83,7 @@ class Fleet:
 
     async def start_worker(self, name: str = "w1", *, slots: float = 4, url: str | None = None, **extra: str) -> Worker:
         """Start a worker; back when the broker knows this process of it."""
+        before = self.epoch(name)
         started = self._python(
             name,
             "worker",
@@ -81,16 +94,23 @@ class Fleet:
         )
         self.workers[name] = started
         async with self.client() as client:
-            return await eventually(lambda: self._online(client, name, started), within_s=30)
+            return await eventually(lambda: self._online(client, name, started, before), within_s=30)
 
-    async def _online(self, client: BrokerClient, name: str, process: subprocess.Popen[bytes]) -> Worker | None:
+    def epoch(self, name: str) -> int:
+        """How often this worker has started."""
+        file = self.directory / name / "workers" / name / "epoch"
+        return int(file.read_text()) if file.exists() else 0
+
+    async def _online(
+        self, client: BrokerClient, name: str, process: subprocess.Popen[bytes], before: int
+    ) -> Worker | None:
         self._must_live(name, process)
-        registered = [
-            event.data or {}
-            for event in (await client.job_events(type=EventType.WORKER_REGISTERED, worker=name)).events
-        ]
-        known = len(registered) >= self._starts[name]
-        found = [w for w in (await client.worker_list()).workers if w.name == name and w.state != "lost"]
+        try:
+            said = (await client.job_events(type=EventType.WORKER_REGISTERED, worker=name, last=1000)).events
+            found = [w for w in (await client.worker_list()).workers if w.name == name and w.state != "lost"]
+        except Unreachable:
+            return None
+        known = any((event.data or {}).get("epoch", 0) > before for event in said)
         return found[0] if known and found else None
 
     def kill_worker(self, name: str) -> None:
@@ -120,13 +140,14 @@ class Fleet:
     def _python(
         self, name: str, module: str, *words: str, state: Path, extra: dict[str, str]
     ) -> subprocess.Popen[bytes]:
-        self._starts[name] = self._starts.get(name, 0) + 1
         values = {"state_dir": str(state), **self.settings, **extra}
         environ = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.directory), "LANG": "C.UTF-8"}
         environ |= {f"JOBD_{key.upper()}": value for key, value in values.items()}
+        if name in self.failpoints:
+            environ[failpoint.VARIABLE] = self.failpoints.pop(name)
         with (self.directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [*self.within.get(name, []), *_command(module, *words)],
+                [*self.within.get(name, []), *_command(self.source.get(name), module, *words)],
                 env=environ,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -136,9 +157,9 @@ class Fleet:
             )
 
 
-def _command(module: str, *words: str) -> list[str]:
-    """Run a module of the very code that this test has imported: of a copy with a planted bug, too."""
-    source = Path(broker.__file__).parents[1]
+def _command(source: Path | None, module: str, *words: str) -> list[str]:
+    """Run a module of `source`, or of the very code that this test has imported: of a copy with a planted bug, too."""
+    source = source or Path(broker.__file__).parents[1]
     if source == ROOT / "src":
         return [sys.executable, "-I", "-m", module, *words]
     program = f"import runpy, sys; sys.path.insert(0, {str(source)!r}); runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"

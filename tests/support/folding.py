@@ -237,6 +237,7 @@ _CHANGES: dict[str, Callable[[FoldedJob, Event], None]] = {
     "job_uncancelled": _queued,
     "job_resurrected": _resurrected,
     "job_stop_requested": _nothing,
+    "watchdog_fired": _nothing,
     **{f"job_{state}": _end(state) for state in TERMINAL},
     **{str(state): _end(state) for state in TERMINAL},
 }

@@ -5,13 +5,21 @@ from __future__ import annotations
 from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
 from broker.core.states import Claimed, Facts
 from broker.wire.states import AssignmentState as A
-from broker.wire.states import DependencyPolicy, OnWorkerLost
+from broker.wire.states import DependencyPolicy, OnPreempt, OnWorkerLost
 from broker.wire.states import JobState as J
 
 STOP = StopRequest(id="s1", kind=StopKind.CANCEL, by="ann", why="enough", grace_s=5, at=90, early=False)
 CLAIMED = Claimed(worker="w", worker_name="w1", epoch=1, token="t2", lease_until=700, answer=3, cpus=1)
 FACTS = Facts(
-    now=1000, claimed=CLAIMED, shim="sh", lease_until=5000, stop=STOP, exit_code=3, reason_code="r", reason="text"
+    now=1000,
+    listened=500,
+    claimed=CLAIMED,
+    shim="sh",
+    lease_until=5000,
+    stop=STOP,
+    exit_code=3,
+    reason_code="r",
+    reason="text",
 )
 
 
@@ -24,6 +32,11 @@ def job(state: J, *, lost: bool = False, cascaded: bool = False) -> JobRow:
         shape=1,
         policy=OnWorkerLost.REQUEUE,
         grace_s=10,
+        preemptible=True,
+        on_preempt=OnPreempt.STOP,
+        max_wall_s=3600,
+        scheduling_timeout_s=60,
+        schedule_until=None,
         attempt=1,
         assignment=11,
         losses=1 if lost else 0,
@@ -38,7 +51,7 @@ def job(state: J, *, lost: bool = False, cascaded: bool = False) -> JobRow:
         created_at=1,
         queued_at=1,
         started_at=50 if state is J.RUNNING else None,
-        ended_at=60 if state in (J.COMPLETED, J.FAILED, J.CANCELLED, J.ORPHANED) else None,
+        ended_at=None if state in (J.QUEUED, J.ASSIGNED, J.RUNNING) else 60,
     )
 
 
@@ -58,6 +71,9 @@ def assignment(state: A) -> AssignmentRow:
         cpus=1,
         reserved=True,
         stop=None,
+        wall_until=None,
+        kill_failed=None,
+        limit=None,
         exit_code=None,
         signal=None,
         reason_code=None,

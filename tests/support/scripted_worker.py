@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from broker.client import BrokerClient
+from broker.wire.machines import Facts
 from broker.wire.workers import (
     Ack,
     Delivery,
@@ -110,7 +111,7 @@ class ScriptedWorker:
         assert len(answer.deliveries) == 1, answer
         return answer.deliveries[0]
 
-    async def report(self, *transitions: Transition) -> ReportAnswer:
+    async def report(self, *transitions: Transition, facts: Facts | None = None) -> ReportAnswer:
         return await self.client.report(
             self.id,
             Report(
@@ -120,6 +121,7 @@ class ScriptedWorker:
                 recovered=self.recovered,
                 held=list(self.held.values()),
                 transitions=list(transitions),
+                facts=facts,
             ),
         )
 

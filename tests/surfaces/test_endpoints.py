@@ -18,7 +18,8 @@ async def test_every_tool_is_listed_with_its_hints(connect) -> None:
     async with connect() as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert tools.keys() >= {
-            "job_submit", "job_list", "job_get", "job_wait", "job_logs", "job_cancel", "job_events", "worker_list",
+            "job_submit", "job_list", "job_get", "job_wait", "job_logs", "job_cancel", "job_preempt", "job_events",
+            "worker_list",
         }  # fmt: skip
         for tool in tools.values():
             hints = tool.annotations
@@ -57,6 +58,8 @@ async def test_every_field_of_a_specification_arrives(connect) -> None:
         "argv": ["echo", "3", '["a"]'], "cwd": "/tmp", "env": {"A": "{}"}, "venv": "/v", "name": "n", "project": "p",
         "labels": {"k": "true"}, "priority": 7, "cpus": 1.5, "needs": ["big"], "worker": "w",
         "on_worker_lost": "orphan", "checkpoint_grace_s": 3.0, "dependency_policy": "any_exit",
+        "max_wall_s": 60.0, "idle_timeout_s": "none", "first_output_timeout_s": 2.5, "scheduling_timeout_s": 3600.0,
+        "preemptible": True, "on_preempt": "requeue",
     }  # fmt: skip
     assert set(fields) == set(JobSpec.model_fields) - {"command", "conda", "count", "depends_on"}  # some of these below
     async with connect() as client:
@@ -70,11 +73,13 @@ async def test_every_field_of_a_specification_arrives(connect) -> None:
 
 async def test_texts_from_sloppy_clients_are_understood_and_commands_are_not_mangled(connect) -> None:
     async with connect() as client:
-        told = {"command": '{"a": 1}', "priority": "3", "cpus": "0.5", "needs": '["big"]', "env": "{}", "labels": None}
+        told = {"command": '{"a": 1}', "priority": "3", "cpus": "0.5", "needs": '["big"]', "env": "{}", "labels": None,
+                "max_wall_s": "60", "idle_timeout_s": "none"}  # fmt: skip
         id_ = (await client.call_tool("job_submit", told)).structured_content["id"]
         got = await client.call_tool("job_get", {"job": str(id_), "detail": "full"})
         spec = got.structured_content["spec"]
         assert (spec["command"], spec["priority"], spec["cpus"], spec["needs"]) == ('{"a": 1}', 3, 0.5, ["big"])
+        assert (spec["max_wall_s"], spec["idle_timeout_s"]) == (60, "none")
 
 
 REFUSALS = [

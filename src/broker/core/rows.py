@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnWorkerLost
+from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost
+from broker.wire.workers import Reached
 
 
 class StopKind(StrEnum):
     """Why a stop was requested. A stronger one replaces a weaker one: the order here is the strength."""
 
     CANCEL = "cancel"
+    WALL = "wall"
+    PREEMPT = "preempt"
     START_LIMIT = "start_limit"
 
 
@@ -30,7 +33,8 @@ class StopRequest:
 
 
 class JobRow(NamedTuple):
-    """A job's lifecycle truth. Instants are integer milliseconds of the broker's clock."""
+    """A job's lifecycle truth. Instants (`…_at`) are integer milliseconds of the broker's clock, deadlines (`…_until`)
+    of the time in which it has listened."""
 
     id: int
     version: int
@@ -39,6 +43,11 @@ class JobRow(NamedTuple):
     shape: int
     policy: OnWorkerLost
     grace_s: float
+    preemptible: bool
+    on_preempt: OnPreempt
+    max_wall_s: float | None
+    scheduling_timeout_s: float | None  # until the first accepted ack
+    schedule_until: int | None  # while it is ready, and wants to wait no longer than this
     attempt: int  # of the newest assignment; 0 before the first
     assignment: int | None  # id of the newest assignment
     losses: int
@@ -57,7 +66,7 @@ class JobRow(NamedTuple):
 
 
 class AssignmentRow(NamedTuple):
-    """One delivery of a job to one worker. `lease_until` is on the broker's listening clock."""
+    """One delivery of a job to one worker. Instants and deadlines as in a job's row."""
 
     id: int
     job: int
@@ -73,6 +82,9 @@ class AssignmentRow(NamedTuple):
     cpus: float
     reserved: bool  # holds its resources until its tree is known gone, not until its lease ends
     stop: StopRequest | None
+    wall_until: int | None  # started, and the broker asks for a stop itself then
+    kill_failed: str | None  # processes that KILL does not end
+    limit: Reached | None  # the time limit that was reached
     exit_code: int | None
     signal: str | None
     reason_code: str | None

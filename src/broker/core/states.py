@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from broker.core.rows import AssignmentRow, JobRow, StopRequest
+from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
 from broker.wire.events import EventType
 from broker.wire.states import AssignmentState as A
 from broker.wire.states import JobState as J
+from broker.wire.workers import Reached
 
 
 class Cause(StrEnum):
@@ -38,6 +39,13 @@ class Cause(StrEnum):
     LATE_SUCCEED = "late_succeed"
     LATE_FAIL = "late_fail"
     LATE_NEVER_EXECUTED = "late_never_executed"
+    TIME_LIMIT = "time_limit"
+    PREEMPT_STOPPED = "preempt_stopped"
+    PREEMPT_REQUEUED = "preempt_requeued"
+    LOST_TIMED_OUT = "lost_timed_out"
+    LOST_PREEMPTED = "lost_preempted"
+    LOST_PREEMPT_REQUEUED = "lost_preempt_requeued"
+    SCHEDULING_TIMEOUT = "scheduling_timeout"
     CASCADE = "cascade"
     UNCANCEL = "uncancel"
 
@@ -135,6 +143,37 @@ TABLE: Mapping[Cause, Rule] = {
         E.ASSIGNMENT_EXPIRED,
         "lost while a cancel was requested: the word given stands",
     ),
+    Cause.TIME_LIMIT: _rule(
+        _OWNED, J.FAILED, _EXECUTING, A.FAILED, E.JOB_FAILED, "a time limit was reached, and the whole tree is gone"
+    ),
+    Cause.PREEMPT_STOPPED: _rule(
+        _OWNED,
+        J.PREEMPTED,
+        {A.PENDING, *_EXECUTING},
+        A.PREEMPTED,
+        E.JOB_PREEMPTED,
+        "stopped for other work: the whole tree is gone, or nothing ran",
+    ),
+    Cause.PREEMPT_REQUEUED: _rule(
+        _OWNED,
+        J.QUEUED,
+        {A.PENDING, *_EXECUTING},
+        A.PREEMPTED,
+        E.JOB_PREEMPTED,
+        "the same, and it wants to run again",
+    ),
+    Cause.LOST_TIMED_OUT: _rule(
+        _OWNED, J.FAILED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "lost after its wall limit was reached"
+    ),
+    Cause.LOST_PREEMPTED: _rule(
+        _OWNED, J.PREEMPTED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "lost while a preemption was requested"
+    ),
+    Cause.LOST_PREEMPT_REQUEUED: _rule(
+        _OWNED, J.QUEUED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "the same, and it wants to run again"
+    ),
+    Cause.SCHEDULING_TIMEOUT: _rule(
+        {J.QUEUED}, J.SCHEDULING_TIMEOUT, set(), None, E.SCHEDULING_TIMEOUT, "ready for too long, and never accepted"
+    ),
     Cause.RESURRECT: _rule(_LOST, J.RUNNING, {A.EXPIRED}, A.STARTED, E.JOB_RESURRECTED, "its holder lists it as alive"),
     Cause.LATE_SUCCEED: _rule(
         _LOST, J.COMPLETED, {A.EXPIRED}, A.SUCCEEDED, E.JOB_RESURRECTED, "its holder reports the end after the loss"
@@ -151,6 +190,16 @@ TABLE: Mapping[Cause, Rule] = {
     ),
 }
 
+LOSSES = frozenset(
+    {
+        Cause.LOST_REQUEUED,
+        Cause.LOST_ORPHANED,
+        Cause.LOST_STOPPED,
+        Cause.LOST_TIMED_OUT,
+        Cause.LOST_PREEMPTED,
+        Cause.LOST_PREEMPT_REQUEUED,
+    }
+)
 # A loss can be undone by its holder; that is no way out of a terminal state for anyone else.
 BY_THE_HOLDER = frozenset({Cause.RESURRECT, Cause.LATE_SUCCEED, Cause.LATE_FAIL, Cause.LATE_NEVER_EXECUTED})
 # What only such a return can bring about is no way out either.
@@ -169,6 +218,7 @@ _STATE_EVENT: Mapping[J, EventType] = {
     J.COMPLETED: E.JOB_COMPLETED,
     J.FAILED: E.JOB_FAILED,
     J.CANCELLED: E.JOB_CANCELLED,
+    J.PREEMPTED: E.JOB_PREEMPTED,
     J.ORPHANED: E.JOB_ORPHANED,
 }
 
@@ -192,13 +242,19 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What came with the cause. `gone`: the whole process tree is known gone, or never was."""
+    """What came with the cause. `gone`: the whole process tree is known gone, or never was.
+
+    `now` is on the broker's clock, `listened` on that of its deadlines.
+    """
 
     now: int
+    listened: int
     claimed: Claimed | None = None
     shim: str | None = None
     lease_until: int | None = None
+    wall_until: int | None = None
     stop: StopRequest | None = None
+    limit: Reached | None = None
     parent: int | None = None
     blocked: int = 0
     exit_code: int | None = None
@@ -279,9 +335,11 @@ def _assignment_after(
         case Cause.ACK:
             return row._replace(state=state, acked_at=facts.now, shim=facts.shim, lease_until=_given(facts.lease_until))
         case Cause.START:
-            return row._replace(state=state, started_at=facts.now)
+            return row._replace(state=state, started_at=facts.now, wall_until=facts.wall_until)
         case Cause.REQUEST_STOP:
-            return row._replace(state=state, stop=facts.stop)
+            # Nothing is stronger than these two: what the broker itself would ask for is asked already.
+            settled = facts.stop is not None and facts.stop.kind in (StopKind.CANCEL, StopKind.WALL)
+            return row._replace(state=state, stop=facts.stop, wall_until=None if settled else row.wall_until)
         case Cause.RESURRECT:
             return row._replace(
                 state=state,
@@ -293,7 +351,7 @@ def _assignment_after(
                 reason_code=None,
                 reason=None,
             )
-        case Cause.LOST_REQUEUED | Cause.LOST_ORPHANED | Cause.LOST_STOPPED:
+        case _ if cause in LOSSES:
             reserved = row.reserved and not facts.gone
             return _with_end(row, state, facts, reserved=reserved, expired_at=facts.now)
         case Cause.PENDING_EXPIRED | Cause.NEVER_EXECUTED:
@@ -308,6 +366,7 @@ def _with_end(row: AssignmentRow, state: A, facts: Facts, *, reserved: bool, exp
         reserved=reserved,
         ended_at=facts.now,
         expired_at=expired_at,
+        limit=facts.limit,
         exit_code=facts.exit_code,
         signal=facts.signal,
         reason_code=facts.reason_code,
@@ -336,6 +395,9 @@ def _new_assignment(job: JobRow, facts: Facts) -> AssignmentRow:
         cpus=given.cpus,
         reserved=True,
         stop=None,
+        wall_until=None,
+        kill_failed=None,
+        limit=None,
         exit_code=None,
         signal=None,
         reason_code=None,
@@ -365,7 +427,9 @@ def _job_changes(job: JobRow, assignment: AssignmentRow | None, cause: Cause, fa
     match cause:
         case Cause.CLAIM:
             return {"attempt": job.attempt + 1, "lost_assignment": None}
-        case Cause.ACK | Cause.REQUEST_STOP:
+        case Cause.ACK:
+            return {"scheduling_timeout_s": None, "schedule_until": None}
+        case Cause.REQUEST_STOP:
             return {}
         case Cause.START:
             return {"started_at": facts.now, "restarts": job.restarts + 1}
@@ -383,10 +447,17 @@ def _job_changes(job: JobRow, assignment: AssignmentRow | None, cause: Cause, fa
         case Cause.CASCADE:
             return _ended(job, assignment, facts) | {"cascaded_by": facts.parent}
         case Cause.UNCANCEL:
-            return _queued(facts) | {"cascaded_by": None, "blocked": facts.blocked}
+            ready = ready_until(job, facts.listened) if facts.blocked == 0 else None
+            return _queued(facts) | {"cascaded_by": None, "blocked": facts.blocked, "schedule_until": ready}
         case Cause.LATE_NEVER_EXECUTED:
             return _queued(facts) | {"losses": max(0, job.losses - 1)}
-        case Cause.REFUSE | Cause.PENDING_EXPIRED | Cause.NEVER_EXECUTED:
+        case (
+            Cause.REFUSE
+            | Cause.PENDING_EXPIRED
+            | Cause.NEVER_EXECUTED
+            | Cause.PREEMPT_REQUEUED
+            | Cause.LOST_PREEMPT_REQUEUED
+        ):
             return _queued(facts)
         case Cause.LOST_REQUEUED:
             assert assignment is not None
@@ -397,6 +468,11 @@ def _job_changes(job: JobRow, assignment: AssignmentRow | None, cause: Cause, fa
             return ended | {"losses": job.losses + 1, "lost_assignment": assignment.id}
         case _:
             return _ended(job, assignment, facts)
+
+
+def ready_until(job: JobRow, listened: int) -> int | None:
+    """How long a job that becomes ready now may stay so; None: as long as it takes."""
+    return None if job.scheduling_timeout_s is None else listened + int(job.scheduling_timeout_s * 1000)
 
 
 def _queued(facts: Facts) -> dict[str, Any]:
@@ -436,6 +512,8 @@ def _events(job: JobRow, assignment: AssignmentRow | None, cause: Cause, rule: R
         )
         if value is not None
     }
+    if facts.limit is not None:
+        data |= {"limit_s": facts.limit.limit_s, "seen_s": facts.limit.seen_s}
     if cause is Cause.REQUEST_STOP and facts.stop is not None:
         data |= {"why": facts.stop.why, "kind": facts.stop.kind.value, "grace_s": facts.stop.grace_s}
     if cause is Cause.CLAIM and assignment is not None:

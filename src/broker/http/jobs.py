@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from broker.http import surface
 from broker.http.auth import caller
 from broker.http.parameters import MOST_OFFSET, Id, OptionalAttempt, The, Who, answered, broker_of
-from broker.service import cancel, output, queries, submit
-from broker.wire.jobs import MOST_ID, CancelAnswer, CancelRequest, Job, JobList, JobSpec, Name, Submitted, Waited
+from broker.service import cancel, output, preempt, queries, submit
+from broker.wire.jobs import (
+    MOST_ID,
+    CancelAnswer,
+    CancelRequest,
+    Job,
+    JobList,
+    JobSpec,
+    Name,
+    PreemptRequest,
+    StoppedJob,
+    Submitted,
+    Waited,
+)
 from broker.wire.states import JobState, Scope
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
 MOST_RAW = 8 << 20
+NO_WORD = PreemptRequest()
 LONGEST_WAIT_S = 40  # clients give up on a call after 45 to 60 s
 
 
@@ -105,6 +118,18 @@ async def job_logs(
 async def job_cancel(request: CancelRequest, broker: The, who: Who) -> CancelAnswer:
     """Cancel jobs by id, array or project. Running ones get TERM, then KILL; cancelled once all processes are gone."""
     return await cancel.cancel(broker, who, request)
+
+
+@router.post(
+    "/jobs/{job}/preempt",
+    openapi_extra=surface.tool(Scope.SUBMIT, destructive=True),
+    response_model_exclude_none=True,
+)
+async def job_preempt(
+    job: Id, broker: The, who: Who, request: Annotated[PreemptRequest, Body()] = NO_WORD
+) -> StoppedJob:
+    """Stop a preemptible job, to make room; on_preempt says whether it is queued again."""
+    return await preempt.preempt(broker, who, job, request)
 
 
 def _headers(start: int, end: int, size: int, cursor: int, *, complete: bool) -> dict[str, str]:

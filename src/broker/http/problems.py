@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from broker.store.contract import StorageError, StorageFull
-from broker.wire.jobs import CancelRequest, JobSpec
+from broker.wire.jobs import CancelRequest, JobSpec, PreemptRequest
 from broker.wire.problems import FieldProblem, Problem, ProblemCode, Refused
 from broker.wire.workers import WorkerUpdate
 
@@ -46,6 +46,8 @@ STATUS: Mapping[ProblemCode, int] = {
     C.OFFSET_GAP: 409,
     C.BAD_CHECKSUM: 400,
     C.ALREADY_TERMINAL: 409,
+    C.NOT_RUNNING: 409,
+    C.NOT_PREEMPTIBLE: 409,
     C.DEPENDENCY_UNSATISFIABLE: 409,
     C.CONFIRMATION_NEEDED: 409,
     C.PAYLOAD_TOO_LARGE: 413,
@@ -129,19 +131,26 @@ def install(app: FastAPI) -> None:
 def invalid_request(method: str, path: str, errors: Iterable[Mapping[str, Any]]) -> Refused:
     """What pydantic found, as one refusal that names each field."""
     found = [_field(error) for error in errors]
-    spec = method == "POST" and path.rstrip("/").endswith("/jobs")
-    model = WorkerUpdate if method == "PATCH" else JobSpec if spec else CancelRequest
+    model = _model_of(method, path)
     first = found[0] if found else FieldProblem(field="body", message="is not valid")
     detail = f"{first.field}: {first.message}" if first.field else first.message
     if len(found) > 1:
         detail += f" (and {len(found) - 1} more)"
     return Refused(
-        C.INVALID_SPEC if spec else C.INVALID_REQUEST,
+        C.INVALID_SPEC if model is JobSpec else C.INVALID_REQUEST,
         detail,
         field=first.field or None,
         errors=found if len(found) > 1 else None,
         hint=_hint(first, model),
     )
+
+
+def _model_of(method: str, path: str) -> type[BaseModel]:
+    """Whose fields a wrong name was meant to be one of."""
+    if method == "PATCH":
+        return WorkerUpdate
+    bodies: Mapping[str, type[BaseModel]] = {"jobs": JobSpec, "preempt": PreemptRequest}
+    return bodies.get(path.rstrip("/").rpartition("/")[2], CancelRequest) if method == "POST" else CancelRequest
 
 
 def _field(error: Mapping[str, Any]) -> FieldProblem:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from broker.core.storage import StorageFailed, StorageFull
+from broker.failpoint import failpoint
 
 Part = Literal["log", "index"]
 
@@ -80,7 +81,9 @@ class LogFiles:
             rest = memoryview(data)[size - offset :]
             if not rest:
                 return Appended(size, duplicate=True)
+            failpoint("append_torn", lambda: os.pwrite(file, rest[: len(rest) // 2], size))
             _write(file, size, rest)
+            failpoint("appended")
             return Appended(size + len(rest), duplicate=False)
 
     def size(self, job: int, attempt: int, part: Part = "log") -> int:
@@ -105,9 +108,11 @@ class LogFiles:
             with self._directories(job, make=False) as directories:
                 with self._file(job, attempt, part, os.O_RDONLY) as file:
                     size = os.fstat(file).st_size
+                    failpoint("sync_next")
                     os.fsync(file)
                 for directory in directories:
                     os.fsync(directory)
+                failpoint("synced")
         except FileNotFoundError:
             return 0
         except OSError as error:

@@ -1,18 +1,19 @@
-"""Stops. A cancel is a request until the worker confirms that the whole process tree is gone."""
+"""Cancels. One of a job that may run is a request until the worker confirms that the whole process tree is gone."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
 
-from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
+from broker.core.rows import StopKind
 from broker.core.states import TERMINAL, Cause, Facts
+from broker.failpoint import failpoint
 from broker.service.context import Broker, Caller
 from broker.service.rows import read_assignment, read_job
+from broker.service.stops import not_confirmed, request_stop
 from broker.service.transition import apply, decide
-from broker.service.wake import StopWanted
 from broker.store.contract import Tx
-from broker.wire.jobs import CancelAnswer, CancelledJob, CancelRequest
+from broker.wire.jobs import CancelAnswer, CancelRequest, StoppedJob
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import AssignmentState, JobState
 
@@ -33,27 +34,9 @@ async def cancel(broker: Broker, caller: Caller, request: CancelRequest) -> Canc
         answers = [_cancel_one(tx, broker, caller, target.id, request.reason) for target in targets]
         return CancelAnswer(jobs=answers[:MOST_SHOWN], counts=dict(Counter(_kind(answer) for answer in answers)))
 
-    return await decide(broker.store, fn)
-
-
-def request_stop(
-    tx: Tx, broker: Broker, job: JobRow, assignment: AssignmentRow, kind: StopKind, by: str, why: str
-) -> None:
-    """Ask the holder to stop. A stronger request replaces a weaker one; a weaker one changes nothing."""
-    strength = list(StopKind)
-    if assignment.stop is not None and strength.index(assignment.stop.kind) <= strength.index(kind):
-        return
-    stop = StopRequest(
-        id=broker.make_secret()[:16],
-        kind=kind,
-        by=by,
-        why=why,
-        grace_s=job.grace_s,
-        at=tx.now_ms,
-        early=job.state is JobState.ASSIGNED,
-    )
-    apply(tx, job, assignment, Cause.REQUEST_STOP, Facts(now=tx.now_ms, stop=stop), actor=by)
-    tx.tell(StopWanted(assignment.worker))
+    answer = await decide(broker.store, fn)
+    failpoint("cancelled")
+    return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +78,7 @@ def _confirm(targets: list[_Target], caller: Caller, request: CancelRequest) -> 
     running = [target for target in targets if target.state in (JobState.ASSIGNED, JobState.RUNNING)]
     others = [target for target in running if target.actor != caller.actor]
     if others:
-        raise Refused(
-            ProblemCode.CONFIRMATION_NEEDED,
-            f"job {others[0].id} is running and belongs to {others[0].actor}; nothing was cancelled",
-            hint="repeat with force=true if this is meant",
-            field="force",
-        )
+        raise not_confirmed(others[0].id, others[0].actor, "nothing was cancelled")
     if request.job is None and len(running) > MOST_RUNNING_UNCONFIRMED:
         raise Refused(
             ProblemCode.CONFIRMATION_NEEDED,
@@ -110,29 +88,30 @@ def _confirm(targets: list[_Target], caller: Caller, request: CancelRequest) -> 
         )
 
 
-def _cancel_one(tx: Tx, broker: Broker, caller: Caller, job_id: int, reason: str | None) -> CancelledJob:
+def _cancel_one(tx: Tx, broker: Broker, caller: Caller, job_id: int, reason: str | None) -> StoppedJob:
     job = read_job(tx, job_id)
     assert job is not None, "it was read in this transaction"
     if job.state in TERMINAL:
         if job.cascaded_by is not None:
             tx.run("forget_cascade", job=job.id)  # now a person has cancelled it too
         note = "was cancelled already" if job.state is JobState.CANCELLED else "had ended; nothing changed"
-        return CancelledJob(id=job.id, state=job.state, note=note)
+        return StoppedJob(id=job.id, state=job.state, note=note)
     text = reason or f"cancelled by {caller.actor}"
-    facts = Facts(now=tx.now_ms, reason_code="cancelled", reason=text, gone=True)
+    listened = broker.listening.now_ms()
+    facts = Facts(now=tx.now_ms, listened=listened, reason_code="cancelled", reason=text, gone=True)
     if job.state is JobState.QUEUED:
         apply(tx, job, None, Cause.CANCEL_QUEUED, facts, actor=caller.actor)
-        return CancelledJob(id=job.id, state=JobState.CANCELLED, note="cancelled before it ran")
+        return StoppedJob(id=job.id, state=JobState.CANCELLED, note="cancelled before it ran")
     assignment = read_assignment(tx, job.assignment)
     assert assignment is not None, "an owned job has an assignment"
     if assignment.state is AssignmentState.PENDING:
         apply(tx, job, assignment, Cause.CANCEL_PENDING, facts, actor=caller.actor)
-        return CancelledJob(id=job.id, state=JobState.CANCELLED, note="cancelled before it ran")
+        return StoppedJob(id=job.id, state=JobState.CANCELLED, note="cancelled before it ran")
     request_stop(tx, broker, job, assignment, StopKind.CANCEL, caller.actor, text)
-    return CancelledJob(id=job.id, state=job.state, note=f"stopping: TERM, then KILL after {job.grace_s:g} s")
+    return StoppedJob(id=job.id, state=job.state, note=f"stopping: TERM, then KILL after {job.grace_s:g} s")
 
 
-def _kind(answer: CancelledJob) -> str:
+def _kind(answer: StoppedJob) -> str:
     if answer.note.startswith("stopping"):
         return "stopping"
     return "cancelled" if answer.note.startswith("cancelled") else "already_ended"

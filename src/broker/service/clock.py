@@ -34,13 +34,16 @@ class Listening:
     clock, but never further than `most_s`: what goes beyond it (a freeze, a suspend, a stopped clock) is
     a gap and is not counted. The total is kept over restarts, so a broker that keeps crashing still
     reclaims in the end.
+
+    `away_ms`: how long nobody listened before, for people; it counts for nothing.
     """
 
-    def __init__(self, clock: Clock, total_ms: int, most_s: float) -> None:
+    def __init__(self, clock: Clock, total_ms: int, most_s: float, *, away_ms: int = 0) -> None:
         self._clock = clock
         self._total_ms = float(total_ms)
         self._most_ms = most_s * 1000
         self._since = clock.boot_s()
+        self._away_ms = away_ms
 
     def now_ms(self) -> int:
         return int(self._total_ms + min(self._elapsed_ms(), self._most_ms))
@@ -51,7 +54,8 @@ class Listening:
         counted = min(elapsed, self._most_ms)
         self._total_ms += counted
         self._since = self._clock.boot_s()
-        return int(self._total_ms), int(elapsed - counted)
+        away_ms, self._away_ms = self._away_ms, 0
+        return int(self._total_ms), int(elapsed - counted) + away_ms
 
     def _elapsed_ms(self) -> float:
         return (self._clock.boot_s() - self._since) * 1000

@@ -11,6 +11,7 @@ import structlog
 from broker.core.matching import Machine, Shape, never, reasons
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import Cause, Claimed, Facts
+from broker.failpoint import failpoint
 from broker.service.context import Broker
 from broker.service.rows import read_job
 from broker.service.transition import LostSwap, apply
@@ -109,6 +110,8 @@ async def run(broker: Broker) -> None:
             poll.claiming = True
         try:
             answers = await broker.store.run(partial(_claim_for_all, broker=broker, look=look))
+            if answers:
+                failpoint("claimed_parked")
         except Exception:
             # A full or failed disk: the polls stay parked, and the next wake or poll tries again.
             log.exception("dispatch failed")
@@ -211,9 +214,11 @@ def _assign(tx: Tx, broker: Broker, worker: Row, job: int, number: int, cpus: fl
         cpus=cpus,
     )
     try:
-        done = apply(tx, row, None, Cause.CLAIM, Facts(now=tx.now_ms, claimed=given))
+        facts = Facts(now=tx.now_ms, listened=broker.listening.now_ms(), claimed=given)
+        done = apply(tx, row, None, Cause.CLAIM, facts)
     except LostSwap:
         return None
+    failpoint("claiming")
     return _delivery(tx, broker, done.job, done.job.attempt, token)
 
 

@@ -14,17 +14,18 @@ from typing import assert_never
 
 import structlog
 
-from broker.core.ending import executed, final_cause, implies_start, loss, reason_of
+from broker.core.ending import executed, final_cause, implies_start, loss, told_of_end, told_of_loss
 from broker.core.fence import Standing, standing
 from broker.core.matching import Machine
 from broker.core.rows import AssignmentRow, JobRow
-from broker.core.states import LIVE, Cause, Facts, Illegal
-from broker.service import dispatch, views
+from broker.core.states import LIVE, Cause, Facts, Illegal, Said
+from broker.failpoint import failpoint
+from broker.service import dispatch, machines, views
 from broker.service.context import Broker, Caller
 from broker.service.registration import admit_name, known_worker, speaks_for
 from broker.service.rows import assignment_row, job_row, read_job
-from broker.service.transition import apply, decide, worker_event
-from broker.service.wake import Parked, RoomFree
+from broker.service.transition import apply, decide, say, worker_event
+from broker.service.wake import JobChanged, Parked, RoomFree
 from broker.service.workers import settle_drain
 from broker.store.contract import Tx
 from broker.wire.events import EventType
@@ -70,9 +71,14 @@ async def report(broker: Broker, caller: Caller, worker_id: str, said: Report) -
         speaks_for(tx, caller, worker_id)
         heard = _Exchange(tx, broker, worker_id, said)
         heard.listen(said.transitions)
+        if said.facts is not None:
+            machines.keep(tx, heard.worker, said.facts)
         return ReportAnswer(verdicts=heard.verdicts, stops=heard.stops())
 
-    return await decide(broker.store, fn)
+    answer = await decide(broker.store, fn)
+    if said.transitions:
+        failpoint("reported")
+    return answer
 
 
 async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, client: Client) -> PollAnswer:
@@ -104,6 +110,8 @@ async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, clien
         return PollAnswer()
     broker.wake.unpark_worker(worker_id)  # whether this one parks or not: nothing more is claimed on an older list
     answer, parks = found
+    if answer.deliveries:
+        failpoint("claimed")
     if parks is None or said.wait_s == 0:
         return answer
     poll = Parked(worker_id, said.epoch, said.accept and said.recovered, parks)
@@ -193,8 +201,10 @@ class _Exchange:
         self.verdicts: list[Verdict] = []
         self.news = False  # a verdict that the worker should hear at once
         self._strangers = 0
+        self._is_back = False
         self._rows = _Rows(tx, worker_id)
         self._listened = broker.listening.now_ms()  # one instant for all of one exchange
+        self._facts = partial(Facts, tx.now_ms, self._listened)
 
     def listen(self, transitions: Sequence[Transition]) -> None:
         """Transitions first, then the list (only if it is newer than the last one used), then what is absent."""
@@ -219,6 +229,8 @@ class _Exchange:
             recovered=int(self.said.recovered),
             strangers=self._strangers,
         )
+        if self._is_back:
+            machines.settle(self.tx, self.worker["id"])
         if self._strangers < self.worker["strangers"]:
             self.tx.tell(RoomFree(self.worker["id"]))
         if self.worker["duty"] != Duty.SERVING:
@@ -279,7 +291,7 @@ class _Exchange:
             return _otherwise(entry.standing)
         if entry.assignment.state is AssignmentState.PENDING:
             lease_until = self._lease_until(entry.job)
-            self._apply(entry, Cause.ACK, Facts(now=self.tx.now_ms, shim=said.shim, lease_until=lease_until))
+            self._apply(entry, Cause.ACK, self._facts(shim=said.shim, lease_until=lease_until))
             return VerdictWord.ACCEPTED
         # A repeat permits exec only while nothing started, and only to the shim that asked first.
         same = entry.assignment.state is AssignmentState.ACKED and entry.assignment.shim == said.shim
@@ -289,7 +301,7 @@ class _Exchange:
         if entry.standing is not Standing.LIVE:
             return _otherwise(entry.standing)
         if entry.assignment.state is AssignmentState.ACKED:
-            self._apply(entry, Cause.START, Facts(now=self.tx.now_ms))
+            self._apply_start(entry)
             return VerdictWord.ACCEPTED
         return (
             VerdictWord.DUPLICATE if entry.assignment.state is AssignmentState.STARTED else VerdictWord.STALE_ASSIGNMENT
@@ -301,25 +313,25 @@ class _Exchange:
         if entry.assignment.state is AssignmentState.PENDING and executed(final):
             return VerdictWord.STALE_ASSIGNMENT  # nothing may be executed before its ack was accepted
         if entry.assignment.state is AssignmentState.ACKED and implies_start(final):
-            entry = self._apply(entry, Cause.START, Facts(now=self.tx.now_ms))
+            entry = self._apply_start(entry)
         cause = final_cause(entry.job, entry.assignment, final, self.broker.settings.max_losses)
         if cause is None:
             self._close_lost(entry, final)
             return VerdictWord.ACCEPTED
-        code, text = reason_of(final) or (None, None)
-        facts = Facts(
-            now=self.tx.now_ms,
+        told = told_of_end(entry.job, entry.assignment, final, cause)
+        facts = self._facts(
             exit_code=final.exit_code,
             signal=final.signal,
-            reason_code=code,
-            reason=text,
+            reason_code=told.code,
+            reason=told.text,
+            limit=told.limit,
             final_size=final.final_size,
             final_index_size=final.final_index_size,
             dropped=final.dropped,
             gone=True,
         )
         if cause is Cause.REFUSE or (cause is Cause.LATE_NEVER_EXECUTED and final.outcome is Outcome.REFUSED):
-            self._remember_refusal(entry, code or "refused", text or "refused")
+            self._remember_refusal(entry, told.code or "refused", told.text or "refused")
         self._apply(entry, cause, facts)
         return VerdictWord.ACCEPTED
 
@@ -357,6 +369,8 @@ class _Exchange:
             self._strangers += held.phase is not Phase.ENDED
             self.news |= held.stopping is None
             return self._verdict("held", held.job, held.attempt, VerdictWord.STALE_ASSIGNMENT)
+        if held.kill_failed != entry.assignment.kill_failed:
+            entry = self._note_kill_failed(entry, held.kill_failed)
         if held.phase is Phase.ENDED:
             self.news = True
             word = self._finish(entry, held.final) if held.final is not None else _otherwise(entry.standing)
@@ -376,7 +390,7 @@ class _Exchange:
 
     def _held_live(self, entry: _Entry, held: Held, renewed: list[_Entry]) -> VerdictWord:
         if entry.assignment.state is AssignmentState.ACKED and held.phase is Phase.RUNNING:
-            self._apply(entry, Cause.START, Facts(now=self.tx.now_ms))  # its start report was lost
+            self._apply_start(entry)  # its start report was lost
         if entry.assignment.state is not AssignmentState.PENDING:  # a list never renews a pending lease
             renewed.append(entry)
         return VerdictWord.ACCEPTED
@@ -389,7 +403,7 @@ class _Exchange:
             self.news = True
             return VerdictWord.LEASE_LOST  # close the shim for good, and say that nothing was executed
         lease_until = self._lease_until(entry.job)
-        self._apply(entry, Cause.RESURRECT, Facts(now=self.tx.now_ms, lease_until=lease_until))
+        self._apply(entry, Cause.RESURRECT, self._facts(lease_until=lease_until))
         return VerdictWord.ACCEPTED
 
     def _held_over(self, entry: _Entry, held: Held) -> VerdictWord:
@@ -398,6 +412,17 @@ class _Exchange:
             self._rows.reserve(entry.assignment, reserved=True)
         self.news |= held.stopping is None
         return VerdictWord.STALE_ASSIGNMENT
+
+    def _note_kill_failed(self, entry: _Entry, left: str | None) -> _Entry:
+        """Its tree does not end though it was killed. It keeps its room, and that is said."""
+        self.tx.run("note_kill_failed", id=entry.assignment.id, kill_failed=left)
+        noted = entry.assignment._replace(kill_failed=left)
+        self._rows.keep(entry.job, noted)
+        if left is not None:
+            watched = Said(EventType.WATCHDOG_FIRED, {"what": "kill_failed", "processes": left})
+            say(self.tx, watched, job=entry.job, assignment=noted)
+        self.tx.tell(JobChanged(entry.job.id))
+        return _Entry(entry.job, noted, entry.standing)
 
     def _renew(self, entries: list[_Entry]) -> None:
         """Leases start again. Nothing writes to these rows after this: `_rows` has their old leases."""
@@ -423,12 +448,8 @@ class _Exchange:
                 self.tx.tell(RoomFree(row.worker))
                 continue
             cause = loss(job, row, self.broker.settings.max_losses)
-            facts = Facts(
-                now=self.tx.now_ms,
-                reason_code="worker_lost_it",
-                reason=f"{row.worker_name} came back without it",
-                gone=True,
-            )
+            told = told_of_loss(job, row, cause, "worker_lost_it", f"{row.worker_name} came back without it")
+            facts = self._facts(reason_code=told.code, reason=told.text, limit=told.limit, gone=True)
             self._apply(_Entry(job, row, Standing.LIVE), cause, facts)
 
     def _is_evidence(self, row: AssignmentRow) -> bool:
@@ -453,6 +474,16 @@ class _Exchange:
             return
         admit_name(self.tx, self.worker["id"], self.worker["name"])
         worker_event(self.tx, EventType.WORKER_BACK, self.worker["id"], self.worker["name"])
+        self._is_back = True
+
+    def _apply_start(self, entry: _Entry) -> _Entry:
+        return self._apply(entry, Cause.START, self._facts(wall_until=self._wall_until(entry.job)))
+
+    def _wall_until(self, job: JobRow) -> int | None:
+        """Until when its own supervisor should have stopped a job that starts now."""
+        if job.max_wall_s is None:
+            return None
+        return self._listened + int((job.max_wall_s + job.grace_s + self.broker.settings.wall_margin_s) * 1000)
 
     def _apply(self, entry: _Entry, cause: Cause, facts: Facts) -> _Entry:
         """Through the one door; the rows as they are now."""

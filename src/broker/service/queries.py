@@ -15,7 +15,7 @@ from broker.service import output, views
 from broker.service.context import Broker
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventList, EventType
-from broker.wire.jobs import Assignment, Ended, Job, JobList, Reason, Waited
+from broker.wire.jobs import Assignment, Ended, Job, JobList, Waited
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import JobState
 from broker.wire.workers import WorkerList
@@ -32,13 +32,13 @@ LOOKS_AGAIN_S = 5.0
 async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) -> Job:
     """One job as it stands. Refused: `unknown_job`."""
 
-    def fn(tx: Tx) -> tuple[Job, list[Row], dict[str, object] | None]:
+    def fn(tx: Tx) -> tuple[Job, list[Row]]:
         row = tx.one("job_view", job=job)
         if row is None:
             raise output.unknown_job(job)
         view = views.job(tx, row, views.Waiting(tx))
         if detail == "concise":
-            return view, [], None
+            return view, []
         spec = tx.one("spec_of_job", job=job)
         assert spec is not None
         view = view.model_copy(
@@ -48,16 +48,22 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
                 or None,
             }
         )
-        return view, tx.all("assignments_of_job", job=job), json.loads(spec["json"])
+        view = view.model_copy(
+            update={
+                "spec": json.loads(spec["json"]),
+                "sources": json.loads(spec["sources"]) if spec["sources"] else None,
+            }
+        )
+        return view, tx.all("assignments_of_job", job=job)
 
-    view, rows, spec = await broker.store.read(fn)
+    view, rows = await broker.store.read(fn)
     size = await anyio.to_thread.run_sync(_size, broker, job, view.attempt)
     view = view.model_copy(update={"log_bytes": size})
     if detail == "concise":
         return view
     now_ms, listened = broker.clock.wall_ms(), broker.listening.now_ms()
     assignments = [await _assignment(broker, row, listened, now_ms) for row in rows]
-    return view.model_copy(update={"spec": spec, "assignments": assignments})
+    return view.model_copy(update={"assignments": assignments})
 
 
 def _size(broker: Broker, job: int, attempt: int | None) -> int | None:
@@ -214,7 +220,7 @@ async def _ended(broker: Broker, row: Row, *, with_tail: bool) -> Ended:
         id=row["id"],
         state=JobState(row["state"]),
         exit_code=row["exit_code"],
-        reason=None if row["reason_code"] is None else Reason(code=row["reason_code"], message=row["reason"] or ""),
+        reason=views.reason(row),
         duration_s=duration,
         log_tail=await output.tail_text(broker, row["id"], row["attempt"], TAIL_LINES, TAIL_BUDGET)
         if with_tail

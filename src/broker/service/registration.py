@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from broker.failpoint import failpoint
+from broker.service import machines
 from broker.service.context import Broker, Caller
 from broker.service.transition import worker_event
 from broker.service.wake import ListVoid
@@ -26,6 +28,7 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
         speaks_for(tx, caller, worker_id)
         known = tx.one("worker", worker=worker_id)
         if known is not None and known["epoch"] == said.epoch and known["machine"] == said.machine:
+            _keep_facts(tx, worker_id, said)
             return  # the answer was lost on the way
         _admit_epoch(known, said)
         admit_name(tx, worker_id, said.name)
@@ -54,8 +57,11 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
             data={"epoch": said.epoch, "host": said.host, "version": said.version},
         )
         tx.tell(ListVoid(worker_id))
+        machines.settle(tx, worker_id)  # it may have been lost, and be back
+        _keep_facts(tx, worker_id, said)
 
     await broker.store.run(fn)
+    failpoint("registered")
     return Registered(
         installation=broker.installation,
         worker=said.name,
@@ -93,6 +99,12 @@ def known_worker(tx: Tx, worker_id: str, epoch: int) -> Row:
             ProblemCode.SUPERSEDED, f"epoch {epoch} is over: epoch {worker['epoch']} of this worker has taken over"
         )
     return worker
+
+
+def _keep_facts(tx: Tx, worker_id: str, said: Registration) -> None:
+    worker = tx.one("worker", worker=worker_id)
+    if worker is not None and said.facts is not None:
+        machines.keep(tx, worker, said.facts)
 
 
 def _admit_epoch(known: Row | None, said: Registration) -> None:

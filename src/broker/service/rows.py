@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
 from broker.store.contract import Row, Tx
-from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnWorkerLost
+from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost
+from broker.wire.workers import Reached
 
 
 def read_job(tx: Tx, job: int) -> JobRow | None:
@@ -21,6 +22,11 @@ def job_row(row: Row) -> JobRow:
         shape=row["shape"],
         policy=OnWorkerLost(row["policy"]),
         grace_s=row["grace_s"],
+        preemptible=bool(row["preemptible"]),
+        on_preempt=OnPreempt(row["on_preempt"]),
+        max_wall_s=row["max_wall_s"],
+        scheduling_timeout_s=row["scheduling_timeout_s"],
+        schedule_until=row["schedule_until"],
         attempt=row["attempt"],
         assignment=row["assignment"],
         losses=row["losses"],
@@ -60,6 +66,9 @@ def assignment_row(row: Row) -> AssignmentRow:
         cpus=row["cpus"],
         reserved=bool(row["reserved"]),
         stop=_stop(row),
+        wall_until=row["wall_until"],
+        kill_failed=row["kill_failed"],
+        limit=reached(row),
         exit_code=row["exit_code"],
         signal=row["signal"],
         reason_code=row["reason_code"],
@@ -74,6 +83,13 @@ def assignment_row(row: Row) -> AssignmentRow:
         final_index_size=row["final_index_size"],
         dropped=row["dropped"],
     )
+
+
+def reached(row: Row) -> Reached | None:
+    """The time limit that a delivery reached."""
+    if row["limit_code"] is None:
+        return None
+    return Reached(code=row["limit_code"], limit_s=row["limit_s"], seen_s=row["limit_seen_s"])
 
 
 def _stop(row: Row) -> StopRequest | None:

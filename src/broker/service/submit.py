@@ -7,7 +7,9 @@ import json
 import shlex
 
 from broker.core import graph
+from broker.core.effective import Effective, effective, seconds
 from broker.core.matching import Shape
+from broker.failpoint import failpoint
 from broker.service import views
 from broker.service.context import Broker, Caller
 from broker.service.transition import event, event_of_array, join_line
@@ -23,13 +25,17 @@ COMMAND_SHOWN = 200
 async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
     """One job, or an array of `count` whose ids are one block.
 
-    What is valid but fits no worker now is accepted and waits, saying so; so does what depends on other jobs.
+    What is valid but fits no worker now is accepted and waits, saying so; so does what depends on other jobs. What the
+    specification leaves open is decided here, once: a later change of a project's defaults is for later jobs.
     """
+    whole = effective(spec, broker.settings.projects)
+    spec = whole.spec
 
     def fn(tx: Tx) -> Submitted:
         parents, verdict = _parents(tx, spec)
         shape, place = _shape(tx, spec), place_of(spec)
-        row = _row(tx, spec, shape, place, caller.actor) | {"blocked": verdict.open}
+        until = _schedule_until(broker, spec) if verdict.open == 0 else None
+        row = _row(tx, whole, shape, place, caller.actor) | {"blocked": verdict.open, "schedule_until": until}
         first = _insert(tx, spec.count, row)
         count = spec.count or 1
         tx.run_many(
@@ -54,7 +60,9 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
             array=first, count=count, ids=f"{first}..{first + count - 1}", state=JobState.QUEUED, waiting=hopeless
         )
 
-    return await broker.store.run(fn, admits=True)
+    answer = await broker.store.run(fn, admits=True)
+    failpoint("submitted")
+    return answer
 
 
 def _parents(tx: Tx, spec: JobSpec) -> tuple[list[int], graph.Verdict]:
@@ -90,9 +98,16 @@ def _shape(tx: Tx, spec: JobSpec) -> int:
     return tx.insert("add_shape", key=key) if known is None else int(known["id"])
 
 
-def _row(tx: Tx, spec: JobSpec, shape: int, place: str, actor: str) -> dict[str, Value]:
+def _schedule_until(broker: Broker, spec: JobSpec) -> int | None:
+    limit_s = seconds(spec.scheduling_timeout_s)
+    return None if limit_s is None else broker.listening.now_ms() + int(limit_s * 1000)
+
+
+def _row(tx: Tx, whole: Effective, shape: int, place: str, actor: str) -> dict[str, Value]:
+    spec = whole.spec
+    kept = {"json": spec.model_dump_json(exclude_none=True), "sources": json.dumps(whole.sources)}
     return {
-        "spec": tx.insert("add_spec", json=spec.model_dump_json(exclude_none=True)),
+        "spec": tx.insert("add_spec", **kept),
         "shape": shape,
         "project": spec.project,
         "name": spec.name,
@@ -102,6 +117,10 @@ def _row(tx: Tx, spec: JobSpec, shape: int, place: str, actor: str) -> dict[str,
         "place": place,
         "policy": spec.on_worker_lost.value,
         "grace_s": spec.checkpoint_grace_s,
+        "preemptible": int(spec.preemptible),
+        "on_preempt": spec.on_preempt.value,
+        "max_wall_s": seconds(spec.max_wall_s),
+        "scheduling_timeout_s": seconds(spec.scheduling_timeout_s),
         "dependency_policy": spec.dependency_policy.value,
         "actor": actor,
         "now": tx.now_ms,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
-from broker.core.ending import loss
+from broker.core.ending import loss, told_of_loss
 from broker.core.rows import StopKind
-from broker.core.states import Facts, Illegal
-from broker.service.cancel import request_stop
+from broker.core.states import LIVE, Cause, Facts, Illegal
+from broker.failpoint import failpoint
+from broker.service import machines
 from broker.service.context import Broker
-from broker.service.rows import assignment_row, read_assignment, read_job
+from broker.service.rows import read_assignment, read_job
+from broker.service.stops import request_stop
 from broker.service.transition import LostSwap, apply, event, worker_event
 from broker.service.wake import ListVoid
 from broker.store.contract import Row, Tx
@@ -44,37 +46,63 @@ async def expire_leases(broker: Broker) -> None:
 
     def note(tx: Tx) -> list[Row]:
         tx.run("set_meta", key="listened_ms", value=str(listened))
+        tx.run("set_meta", key="listened_at", value=str(tx.now_ms))
         if gap_ms > GAP_WORTH_SAYING_MS:
             event(tx, EventType.RECLAIM_SUPPRESSED, data={"gap_s": gap_ms / 1000})
         for worker in tx.all("silent_workers", listened=listened):
             if tx.run("lose_worker", worker=worker["id"], listened=listened):
                 worker_event(tx, EventType.WORKER_LOST, worker["id"], worker["name"])
+                machines.settle(tx, worker["id"])
                 tx.tell(ListVoid(worker["id"]))
         return tx.all("leases_over", listened=listened, limit=BATCH)
 
-    for row in await broker.store.run(note):
+    due = await broker.store.run(note)
+    if due:
+        failpoint("swept")
+    await _each(broker, [row["id"] for row in due], partial(_expire, broker=broker, listened=listened))
+
+
+async def _each(broker: Broker, due: Sequence[int], deal_with: Callable[[Tx, int], None]) -> int:
+    """Each in a transaction of its own, on rows as they are then: one bad row must not stop the others.
+
+    How many were dealt with.
+    """
+    done = 0
+    for id_ in due:
         try:
-            await broker.store.run(partial(_expire, broker=broker, row=row, listened=listened))
+            await broker.store.run(partial(_deal, deal_with, id_))
+            done += 1
         except (LostSwap, Illegal):
             continue  # its holder was heard, or it ended, meanwhile
         except Exception:
-            # One bad row must not stop the others.
-            log.exception("could not expire", assignment=row["id"])
+            log.exception("could not deal with what is due", id=id_)
+    return done
 
 
-def _expire(tx: Tx, *, broker: Broker, row: Row, listened: int) -> None:
-    assignment = assignment_row(row)
-    job = read_job(tx, assignment.job)
-    if job is None or job.assignment != assignment.id:
+def _deal(deal_with: Callable[[Tx, int], None], id_: int, tx: Tx) -> None:
+    deal_with(tx, id_)
+
+
+async def _all(broker: Broker, look: Callable[[Tx], list[Row]], deal_with: Callable[[Tx, int], None]) -> None:
+    """All that is due, a batch at a time."""
+    while True:
+        due = [row["id"] for row in await broker.store.read(look)]
+        if not await _each(broker, due, deal_with) or len(due) < BATCH:
+            return
+
+
+def _expire(tx: Tx, id_: int, *, broker: Broker, listened: int) -> None:
+    assignment = read_assignment(tx, id_)
+    job = read_job(tx, assignment.job) if assignment is not None else None
+    if job is None or assignment is None or job.assignment != id_ or assignment.state not in LIVE:
         return
     cause = loss(job, assignment, broker.settings.max_losses)
-    facts = Facts(
-        now=tx.now_ms,
-        reason_code="worker_lost",
-        reason=f"nothing was heard of {assignment.worker_name} for a whole lease",
-    )
+    silence = f"nothing was heard of {assignment.worker_name} for a whole lease"
+    told = told_of_loss(job, assignment, cause, "worker_lost", silence)
+    facts = Facts(now=tx.now_ms, listened=listened, reason_code=told.code, reason=told.text, limit=told.limit)
     apply(tx, job, assignment, cause, facts, listened=listened)
     tx.tell(ListVoid(assignment.worker))
+    failpoint("expiring")
 
 
 async def stop_slow_starts(broker: Broker) -> None:
@@ -85,18 +113,57 @@ async def stop_slow_starts(broker: Broker) -> None:
     unstarted = await broker.store.read(lambda tx: {row["id"] for row in tx.all("unstarted", limit=MOST_UNSTARTED)})
     slow = broker.unstarted.for_longer(unstarted, int(broker.settings.start_limit_s * 1000), broker.listening.now_ms())
 
-    def fn(tx: Tx) -> None:
-        for id_ in slow:
-            assignment = read_assignment(tx, id_)
-            job = read_job(tx, assignment.job) if assignment is not None else None
-            if job is None or assignment is None or assignment.state is not AssignmentState.ACKED:
-                continue
-            if assignment.stop is None and job.assignment == assignment.id:
-                why = f"accepted {broker.settings.start_limit_s:g} s ago and not started"
-                request_stop(tx, broker, job, assignment, StopKind.START_LIMIT, "jobd", why)
+    await _each(broker, slow, partial(_stop_slow_start, broker=broker))
 
-    if slow:
-        await broker.store.run(fn)
+
+def _stop_slow_start(tx: Tx, id_: int, *, broker: Broker) -> None:
+    assignment = read_assignment(tx, id_)
+    job = read_job(tx, assignment.job) if assignment is not None else None
+    if job is None or assignment is None or job.assignment != assignment.id:
+        return
+    if assignment.state is AssignmentState.ACKED and assignment.stop is None:
+        why = f"accepted {broker.settings.start_limit_s:g} s ago and not started"
+        request_stop(tx, broker, job, assignment, StopKind.START_LIMIT, "jobd", why)
+
+
+async def stop_overdue(broker: Broker) -> None:
+    """Running beyond the wall limit, the grace and a margin: its own supervisor should have stopped it long ago."""
+    listened = broker.listening.now_ms()
+    due = partial(_rows_of_walls, listened=listened)
+    await _all(broker, due, partial(_stop_overdue, broker=broker))
+
+
+def _rows_of_walls(tx: Tx, *, listened: int) -> list[Row]:
+    return tx.all("walls_over", listened=listened, limit=BATCH)
+
+
+def _stop_overdue(tx: Tx, id_: int, *, broker: Broker) -> None:
+    assignment = read_assignment(tx, id_)
+    job = read_job(tx, assignment.job) if assignment is not None else None
+    if job is None or assignment is None or job.assignment != id_ or assignment.wall_until is None:
+        return
+    why = f"max_wall_s={job.max_wall_s:g} is over, and its worker has not stopped it"
+    request_stop(tx, broker, job, assignment, StopKind.WALL, "jobd", why)
+
+
+async def end_unscheduled(broker: Broker) -> None:
+    """Ready for as long as they wanted to wait, and never accepted by a worker."""
+    listened = broker.listening.now_ms()
+    due = partial(_rows_of_schedules, listened=listened)
+    await _all(broker, due, partial(_end_unscheduled, listened=listened))
+
+
+def _rows_of_schedules(tx: Tx, *, listened: int) -> list[Row]:
+    return tx.all("schedules_over", listened=listened, limit=BATCH)
+
+
+def _end_unscheduled(tx: Tx, id_: int, *, listened: int) -> None:
+    job = read_job(tx, id_)
+    if job is None or job.schedule_until is None or job.schedule_until > listened:
+        return
+    reason = f"no worker had started it {job.scheduling_timeout_s:g} s after it became ready (scheduling_timeout_s)"
+    facts = Facts(now=tx.now_ms, listened=listened, reason_code="scheduling_timeout", reason=reason, gone=True)
+    apply(tx, job, None, Cause.SCHEDULING_TIMEOUT, facts)
 
 
 SWEEPS = (
@@ -106,6 +173,8 @@ SWEEPS = (
         every=lambda broker: max(broker.settings.sweep_s, broker.settings.start_limit_s / 4),
         run=stop_slow_starts,
     ),
+    Sweep("walls", every=lambda broker: broker.settings.sweep_s, run=stop_overdue),
+    Sweep("schedules", every=lambda broker: broker.settings.sweep_s, run=end_unscheduled),
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from broker.core import graph
 from broker.core.rows import AssignmentRow, JobRow
-from broker.core.states import TERMINAL, Cause, Facts, Said, Step, step
+from broker.core.states import TERMINAL, Cause, Facts, Said, Step, ready_until, step
 from broker.service.rows import read_job
 from broker.service.wake import Happened, JobChanged, JobReady, RoomFree
 from broker.store.contract import Store, Tx, Value
@@ -46,9 +46,10 @@ def apply(
     """
     done = _write(tx, job, assignment, cause, facts, actor=actor, listened=listened)
     if job.state in TERMINAL or done.job.state in TERMINAL:
-        return Step(done.job, done.assignment, done.events, spread=_cascade(tx, job.state, done.job))
+        spread = _cascade(tx, job.state, done.job, facts.listened)
+        return Step(done.job, done.assignment, done.events, spread=spread)
     if done.job.state is JobState.QUEUED is not job.state:
-        return Step(_queued_again(tx, done.job), done.assignment, done.events)
+        return Step(_queued_again(tx, done.job, facts.listened), done.assignment, done.events)
     return done
 
 
@@ -75,19 +76,19 @@ def _write(
     return Step(new_job, after, done.events)
 
 
-def _queued_again(tx: Tx, job: JobRow) -> JobRow:
+def _queued_again(tx: Tx, job: JobRow, listened: int) -> JobRow:
     """What it depends on may have changed while it ran: whether it must wait again is decided afresh."""
     if tx.one("first_parent", child=job.id) is None:
         return job
-    forbidden = _decide_again(tx, job)
+    forbidden = _decide_again(tx, job, listened)
     if forbidden is not None:
-        _cascade(tx, job.state, forbidden)
+        _cascade(tx, job.state, forbidden, listened)
     fresh = read_job(tx, job.id)
     assert fresh is not None, "it was written in this transaction"
     return fresh
 
 
-def _cascade(tx: Tx, before: JobState, job: JobRow) -> bool:
+def _cascade(tx: Tx, before: JobState, job: JobRow, listened: int) -> bool:
     """Decide the children of a job that ended, or came back; and theirs, until nothing changes. Whether it has any."""
     changed = [(before, job)]
     spread = False
@@ -98,33 +99,36 @@ def _cascade(tx: Tx, before: JobState, job: JobRow) -> bool:
             spread = True
             child = read_job(tx, row["child"])
             if child is not None:
-                after = _one_less(tx, child, parent) if ended else _decide_again(tx, child)
+                after = _one_less(tx, child, parent, listened) if ended else _decide_again(tx, child, listened)
                 changed += [(child.state, after)] if after is not None else []
     return spread
 
 
-def _one_less(tx: Tx, child: JobRow, parent: JobRow) -> JobRow | None:
+def _one_less(tx: Tx, child: JobRow, parent: JobRow, listened: int) -> JobRow | None:
     """A parent of this child has ended. The child as it is now, if its own children must be decided too."""
     if child.state is not JobState.QUEUED or child.blocked == 0:
         return None
     if graph.of_parent(child.dependency_policy, parent.state) is graph.Standing.NEVER:
-        return _write(tx, child, None, Cause.CASCADE, _forbidden(tx, graph.Parent(parent.id, parent.state))).job
-    _block(tx, child, child.blocked - 1)
+        because = graph.Parent(parent.id, parent.state)
+        return _write(tx, child, None, Cause.CASCADE, _forbidden(tx, because, listened)).job
+    _block(tx, child, child.blocked - 1, listened)
     return None
 
 
-def _decide_again(tx: Tx, child: JobRow) -> JobRow | None:
+def _decide_again(tx: Tx, child: JobRow, listened: int) -> JobRow | None:
     """A parent of this child came back, or ended otherwise than was thought. One that has started stays as it is."""
     undoable = child.state is JobState.CANCELLED and child.cascaded_by is not None
     if child.state is not JobState.QUEUED and not undoable:
         return None
     verdict = verdict_of(tx, child)
     if verdict.because is not None and verdict.standing is graph.Standing.NEVER:
-        return None if undoable else _write(tx, child, None, Cause.CASCADE, _forbidden(tx, verdict.because)).job
+        forbidden = _forbidden(tx, verdict.because, listened)
+        return None if undoable else _write(tx, child, None, Cause.CASCADE, forbidden).job
     if undoable:
-        return _write(tx, child, None, Cause.UNCANCEL, Facts(now=tx.now_ms, blocked=verdict.open)).job
+        facts = Facts(now=tx.now_ms, listened=listened, blocked=verdict.open)
+        return _write(tx, child, None, Cause.UNCANCEL, facts).job
     if child.blocked != verdict.open:
-        _block(tx, child, verdict.open)
+        _block(tx, child, verdict.open, listened)
     return None
 
 
@@ -134,14 +138,16 @@ def verdict_of(tx: Tx, child: JobRow) -> graph.Verdict:
     return graph.decide(child.dependency_policy, parents)
 
 
-def _forbidden(tx: Tx, parent: graph.Parent) -> Facts:
+def _forbidden(tx: Tx, parent: graph.Parent, listened: int) -> Facts:
     reason = f"it depends on job {parent.id}, which is {parent.state}"
-    return Facts(now=tx.now_ms, reason_code="dependency", reason=reason, parent=parent.id, gone=True)
+    return Facts(now=tx.now_ms, listened=listened, reason_code="dependency", reason=reason, parent=parent.id, gone=True)
 
 
-def _block(tx: Tx, job: JobRow, blocked: int) -> None:
+def _block(tx: Tx, job: JobRow, blocked: int, listened: int) -> None:
     """A queued job waits for fewer jobs, or for more. Its state does not change."""
-    _expect_one(tx.run("set_blocked", id=job.id, expected=job.version, blocked=blocked), job.id)
+    until = ready_until(job, listened) if blocked == 0 else None
+    changed = tx.run("set_blocked", id=job.id, expected=job.version, blocked=blocked, schedule_until=until)
+    _expect_one(changed, job.id)
     if job.blocked == 0 < blocked:
         leave_line(tx, job.id)
     if blocked == 0 < job.blocked:
@@ -262,6 +268,10 @@ def _columns(before: AssignmentRow, after: AssignmentRow) -> dict[str, Value]:
         "stop_grace_s": stop.grace_s if stop else None,
         "stop_at": stop.at if stop else None,
         "stop_early": int(stop.early) if stop else None,
+        "wall_until": after.wall_until,
+        "limit_code": after.limit.code.value if after.limit else None,
+        "limit_s": after.limit.limit_s if after.limit else None,
+        "limit_seen_s": after.limit.seen_s if after.limit else None,
         "exit_code": after.exit_code,
         "signal": after.signal,
         "reason_code": after.reason_code,
@@ -288,6 +298,9 @@ def _expired_columns(before: AssignmentRow, after: AssignmentRow) -> dict[str, V
         "reserved",
         "ended_at",
         "expired_at",
+        "limit_code",
+        "limit_s",
+        "limit_seen_s",
         "reason_code",
         "reason",
     )
@@ -312,6 +325,8 @@ def _swap_job(tx: Tx, before: JobRow, after: JobRow) -> None:
         lost_assignment=after.lost_assignment,
         blocked=after.blocked,
         cascaded_by=after.cascaded_by,
+        scheduling_timeout_s=after.scheduling_timeout_s,
+        schedule_until=after.schedule_until,
         exit_code=after.exit_code,
         reason_code=after.reason_code,
         reason=after.reason,

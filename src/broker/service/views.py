@@ -9,11 +9,14 @@ from datetime import UTC, datetime
 
 from broker.core.graph import Parent
 from broker.core.matching import Machine, Shape, never, waiting
+from broker.service.machines import Shown
+from broker.service.rows import reached
 from broker.store.contract import Row, Tx
 from broker.wire.events import Event, EventType
 from broker.wire.jobs import Assignment, Job, Reason, Stopping
+from broker.wire.machines import Facts
 from broker.wire.states import AssignmentState, Duty, JobState
-from broker.wire.workers import Slots, Worker, WorkerState
+from broker.wire.workers import Slots, Worker, WorkerCpus, WorkerState
 
 # At submit, "it will start in a moment" and "the machine is busy" are no news; these are.
 MOST_RUNNING_SHOWN = 100
@@ -139,7 +142,9 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
     state = JobState(row["state"])
     stopping = None
     if row["stop_by"] is not None and state in (JobState.ASSIGNED, JobState.RUNNING):
-        stopping = Stopping(by=row["stop_by"], why=row["stop_why"], grace_s=row["stop_grace_s"])
+        stopping = Stopping(
+            by=row["stop_by"], why=row["stop_why"], grace_s=row["stop_grace_s"], kill_failed=row["kill_failed"]
+        )
     return Job(
         id=row["id"],
         state=state,
@@ -151,14 +156,21 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
         worker=row["worker"] if state is not JobState.QUEUED else None,
         attempt=row["attempt"] or None,
         exit_code=row["exit_code"],
-        reason=_reason(row),
+        reason=reason(row),
         waiting=waits.of_job(row) if state is JobState.QUEUED else None,
         stopping=stopping,
         created_at=at(row["created_at"]),
         started_at=at(row["started_at"]),
         ended_at=at(row["ended_at"]),
         duration_s=_duration(row, tx.now_ms),
+        warnings=_warnings(row, state),
     )
+
+
+def _warnings(row: Row, state: JobState) -> list[str] | None:
+    if row["kill_failed"] is None or state not in (JobState.ASSIGNED, JobState.RUNNING):
+        return None
+    return [f"the kill failed: {row['kill_failed']} does not end (pid:state); it keeps its room on {row['worker']}"]
 
 
 def assignment(row: Row, *, listened: int, now_ms: int) -> Assignment:
@@ -171,7 +183,7 @@ def assignment(row: Row, *, listened: int, now_ms: int) -> Assignment:
         state=state,
         exit_code=row["exit_code"],
         signal=row["signal"],
-        reason=_reason(row),
+        reason=reason(row),
         started_at=at(row["started_at"]),
         ended_at=at(row["ended_at"]),
         expired_at=at(row["expired_at"]),
@@ -182,13 +194,15 @@ def assignment(row: Row, *, listened: int, now_ms: int) -> Assignment:
 
 
 def workers(tx: Tx) -> list[Worker]:
+    machines_ = Shown(tx)
     running: defaultdict[str, list[str]] = defaultdict(list)
     for held in tx.all("running_on_workers"):
         running[held["worker"]].append(f"{held['job']}.{held['attempt']}")
     rows = tx.all("workers")
     names = Counter(row["name"] for row in rows)
     return [
-        _worker(row, running[row["id"]][:MOST_RUNNING_SHOWN], tx.now_ms, alone=names[row["name"]] == 1) for row in rows
+        _worker(tx, row, running[row["id"]][:MOST_RUNNING_SHOWN], machines_, alone=names[row["name"]] == 1)
+        for row in rows
     ]
 
 
@@ -198,10 +212,11 @@ def worker(tx: Tx, id_: str) -> Worker:
     [row] = [row for row in rows if row["id"] == id_]
     running = [f"{held['job']}.{held['attempt']}" for held in tx.all("running_on_workers") if held["worker"] == id_]
     alone = sum(other["name"] == row["name"] for other in rows) == 1
-    return _worker(row, running[:MOST_RUNNING_SHOWN], tx.now_ms, alone=alone)
+    return _worker(tx, row, running[:MOST_RUNNING_SHOWN], Shown(tx), alone=alone)
 
 
-def _worker(row: Row, running: list[str], now_ms: int, *, alone: bool) -> Worker:
+def _worker(tx: Tx, row: Row, running: list[str], machines_: Shown, *, alone: bool) -> Worker:
+    facts = machines_.facts(row["id"])
     return Worker(
         name=row["name"],
         id=None if alone else row["id"],
@@ -210,11 +225,25 @@ def _worker(row: Row, running: list[str], now_ms: int, *, alone: bool) -> Worker
         version=row["version"],
         host=row["host"],
         slots=Slots(total=row["slots"], used=row["used"] + row["strangers"]),
+        cpus=WorkerCpus(**facts.cpus.model_dump()) if facts else None,
+        ram_gb=facts.ram_gb if facts else None,
+        disk_free_gb=facts.disk_free_gb if facts else None,
+        battery=facts.battery if facts else None,
+        driver=_driver(facts) if facts else None,
+        gpus=machines_.gpus(row["id"], online=bool(row["online"])),
+        gpus_why=facts.gpus_why if facts else None,
+        stale=True if facts is not None and not row["online"] else None,
         tags=_tags(row) or None,
         running=running or None,
-        last_seen_s=max(0.0, round((now_ms - row["last_seen_at"]) / 1000, 1)),
+        last_seen_s=max(0.0, round((tx.now_ms - row["last_seen_at"]) / 1000, 1)),
         supervision=json.loads(row["supervision"]) or None,
     )
+
+
+def _driver(facts: Facts) -> str | None:
+    if facts.driver is None:
+        return None
+    return f"{facts.driver} (CUDA {facts.cuda})" if facts.cuda else facts.driver
 
 
 def event(row: Row) -> Event:
@@ -233,10 +262,17 @@ def event(row: Row) -> Event:
     )
 
 
-def _reason(row: Row) -> Reason | None:
+def reason(row: Row) -> Reason | None:
     if row["reason_code"] is None:
         return None
-    return Reason(code=row["reason_code"], message=row["reason"] or row["reason_code"])
+    limit = reached(row)
+    own = limit is not None and limit.code == row["reason_code"]
+    return Reason(
+        code=row["reason_code"],
+        message=row["reason"] or row["reason_code"],
+        limit_s=limit.limit_s if own and limit else None,
+        seen_s=limit.seen_s if own and limit else None,
+    )
 
 
 def _duration(row: Row, now_ms: int) -> float | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from broker.failpoint import failpoint
 from broker.store.contract import StorageError, StorageFailed, StorageFull, Tx
 from broker.store.reserve import Reserve
 from broker.store.statements import Statements
@@ -93,8 +94,10 @@ class Committer:
             with _telling_what_was_lost():
                 connection.execute("BEGIN IMMEDIATE")
             outcomes = [self._under_savepoint(connection, work) for work in batch]
+            failpoint("writing")
             with _telling_what_was_lost():
                 connection.execute("COMMIT")
+            failpoint("committed")
             return outcomes
         finally:
             if connection.in_transaction:

@@ -1,6 +1,7 @@
 """Brings a database to the schema that this program knows: `migrations/NNNN_name.sql`, in order, each once.
 
-All steps that are missing run in one transaction: an interrupted migration leaves what was there before. Several
+All steps that are missing run in one transaction: an interrupted migration leaves what was there before. References
+between tables are checked at its end, not meanwhile, so that a step may make a table anew. Several
 programs that start at once wait for the first one and then find nothing to do.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker.failpoint import failpoint
 from broker.store.contract import StoreUnusable
 
 DIRECTORY = Path(__file__).with_name("migrations")
@@ -41,6 +43,8 @@ def load(directory: Path = DIRECTORY) -> list[Migration]:
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> int:
     """Apply what is missing; the schema's version afterwards. Raises StoreUnusable for a newer or a foreign database."""
     newest = migrations[-1].number
+    enforced = connection.execute("PRAGMA foreign_keys").fetchone()[0]
+    connection.execute("PRAGMA foreign_keys = OFF")  # has no effect within a transaction
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = _version(connection)
@@ -55,11 +59,22 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> 
             connection.execute(
                 "INSERT OR REPLACE INTO meta (key, value) VALUES ('schema', ?)", (str(migration.number),)
             )
+            failpoint("migrating")
+        if version < newest:
+            _check_references(connection)
         connection.execute("COMMIT")
+        failpoint("migrated")
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+        connection.execute(f"PRAGMA foreign_keys = {enforced}")
     return newest
+
+
+def _check_references(connection: sqlite3.Connection) -> None:
+    broken = connection.execute("PRAGMA foreign_key_check").fetchone()
+    if broken is not None:
+        raise StoreUnusable(f"a row of {broken[0]} refers to a row of {broken[2]} that is not there")
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
+from broker.failpoint import failpoint
 from broker.store import migrate, statements
 from broker.store.batch import Committer, Done, Failed, Outcome, Work, checkpoint
 from broker.store.connection import Caller, check_place, open_reader, open_writer
@@ -185,6 +186,7 @@ class SqliteStore:
         self.commits += 1
         self._since_checkpoint += len(group)
         self._publish(outcomes)
+        failpoint("published")
         for asked, outcome in zip(group, outcomes, strict=True):
             _answer(asked.answer, outcome)
 
@@ -219,6 +221,7 @@ class SqliteStore:
             await self._checkpoint("TRUNCATE")
 
     async def _checkpoint(self, mode: str) -> None:
+        failpoint("checkpoint_next")
         await self._writer.call(partial(checkpoint, mode=mode))
         self._since_checkpoint = 0
         self._wal_bytes_seen = self._wal_bytes()

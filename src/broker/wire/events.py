@@ -29,8 +29,10 @@ class EventType(StrEnum):
     JOB_FAILED = "job_failed", "It was launched and ended badly; the data carry exit code, signal or error."
     JOB_CANCELLED = "job_cancelled", "It was stopped on request, and its process tree is gone or never was."
     JOB_STOP_REQUESTED = "job_stop_requested", "Somebody asked to stop it; the worker has yet to confirm."
+    JOB_PREEMPTED = "job_preempted", "It made room for other work; its process tree is gone or never was."
     JOB_REQUEUED = "job_requeued", "It is queued again; the data say why."
     JOB_ORPHANED = "job_orphaned", "Its worker is gone and it must not be run again."
+    SCHEDULING_TIMEOUT = "scheduling_timeout", "It was ready for as long as it wanted to wait, and never started."
     JOB_UNCANCELLED = "job_uncancelled", "The parent whose end had cancelled it came back; it waits again."
     JOB_RESURRECTED = (
         "job_resurrected",
@@ -39,6 +41,7 @@ class EventType(StrEnum):
     ASSIGNMENT_ACKED = "assignment_acked", "The worker has the assignment and may execute it."
     ASSIGNMENT_EXPIRED = "assignment_expired", "The lease ran out, or the worker came back without it."
     ASSIGNMENT_REFUSED = "assignment_refused", "The worker said no before executing; the data say why."
+    WATCHDOG_FIRED = "watchdog_fired", "A process tree does not end though it was killed; the data name what is left."
     WORKER_REGISTERED = "worker_registered", "A worker process announced itself; a new epoch."
     WORKER_LOST = "worker_lost", "Nothing was heard of the worker for a lease."
     WORKER_BACK = "worker_back", "A worker that was lost was heard again."
@@ -47,6 +50,8 @@ class EventType(StrEnum):
     WORKER_RESUMED = "worker_resumed", "It takes work again."
     WORKER_UPDATED = "worker_updated", "Its tags were changed; the data have those that it is given now."
     WORKER_REMOVED = "worker_removed", "A worker that was lost was forgotten."
+    WORKER_GPUS_CHANGED = "worker_gpus_changed", "Its devices, or how they do, changed; the data say which and how."
+    GPU_OFFER_IGNORED = "gpu_offer_ignored", "Another live worker has this device already: it is not used twice."
     RECLAIM_SUPPRESSED = "reclaim_suppressed", "The broker was away or frozen; that time is not counted against leases."
     TOKEN_CREATED = "token_created", "A token was made; the data carry its name and scopes, never the token."
     TOKEN_REVOKED = "token_revoked", "A token was revoked and is refused from now on."

@@ -6,19 +6,31 @@ import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
 
-from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnWorkerLost
+from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost
 
 MOST_ID = 1 << 53  # larger integers don't survive JSON
 MAX_COUNT = 10_000
+LONGEST_LIMIT_S = 10 * 365 * 86_400
+OFF = "none"
+FLOOR_TABLE = "_default"  # where a configuration moves the floor of all projects; no project's name
 MAX_TEXT = 128 * 1024  # one argument: what Linux accepts as a single string (MAX_ARG_STRLEN)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 
 
-def _name(value: str) -> str:
+def name_of(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise ValueError("use letters, digits, dot, dash and underscore, at most 64, starting with a letter or digit")
     return value
@@ -34,9 +46,31 @@ def _no_nul(value: str) -> str:
     return value
 
 
-Name = Annotated[str, AfterValidator(_name)]
+Name = Annotated[str, AfterValidator(name_of)]
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_no_nul)]
 EnvName = Annotated[str, StringConstraints(pattern=rf"^{_ENV_NAME.pattern}$")]
+
+
+def _limit(value: object) -> object:
+    """All is judged here, so that a wrong value gets one answer, and not one for each kind that it could be."""
+    if value is None or value == OFF:
+        return value
+    try:
+        seconds = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else 0.0
+    except (ValueError, OverflowError):
+        seconds = 0.0
+    if not 0 < seconds <= LONGEST_LIMIT_S:
+        raise ValueError(f'give seconds, above 0 and at most {LONGEST_LIMIT_S}; or "none": no limit')
+    return seconds
+
+
+Limit = Annotated[float | Literal["none"], BeforeValidator(_limit), WithJsonSchema({"type": ["number", "string"]})]
+"""Seconds, or the word none: no limit, whatever the defaults say. Not given is neither."""
+
+
+def _either(schema: dict[str, Any]) -> None:
+    """A schema without a default: a project's may be either, so both words can be said."""
+    del schema["default"]
 
 
 class Frozen(BaseModel):
@@ -45,8 +79,8 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class JobSpec(Frozen):
-    """What was asked for. It never changes after the submit."""
+class Program(Frozen):
+    """What is run: every job's own."""
 
     command: Text | None = Field(default=None, description="Shell text, run by bash -c. Give this or argv.")
     argv: list[Text] | None = Field(default=None, description="Program and arguments, no shell.", max_length=4096)
@@ -59,9 +93,30 @@ class JobSpec(Frozen):
     )
     labels: dict[Name, Annotated[Text, StringConstraints(max_length=200)]] | None = Field(default=None, max_length=64)
     project: Name = "default"
+
+
+class Conditions(Frozen):
+    """How a job is run. A project may have defaults for these: `core.effective` says which value counts."""
+
     priority: int = Field(default=0, ge=-50, le=50, description="Higher runs first.")
     cpus: float = Field(default=1, gt=0, le=4096, description="Slots it takes on the worker.")
     needs: list[Name] | None = Field(default=None, description="Tags the worker must have.", max_length=64)
+    on_worker_lost: OnWorkerLost = Field(
+        default=OnWorkerLost.REQUEUE,
+        description="requeue; requeue_exclusive: never two copies; orphan: never again.",
+    )
+    checkpoint_grace_s: float = Field(default=10, ge=0, le=86_400, description="Seconds from TERM to KILL.")
+    max_wall_s: Limit | None = Field(default=None, description="Fails when it runs longer; none: no limit.")
+    idle_timeout_s: Limit | None = Field(default=None, description="Fails when silent for so long.")
+    first_output_timeout_s: Limit | None = None
+    scheduling_timeout_s: Limit | None = Field(default=None, description="Gives up the queue after so long.")
+    preemptible: bool = Field(default=False, json_schema_extra=_either)
+    on_preempt: OnPreempt = Field(default=OnPreempt.STOP, description="When preempted.")
+
+
+class JobSpec(Conditions, Program):
+    """What was asked for. It never changes after the submit."""
+
     worker: Name | None = Field(default=None, description="Run on this worker only.")
     depends_on: list[Annotated[int, Field(ge=1, le=MOST_ID)]] | None = Field(
         default=None, description="Start after these jobs.", max_length=1000
@@ -69,11 +124,6 @@ class JobSpec(Frozen):
     dependency_policy: DependencyPolicy = Field(
         default=DependencyPolicy.SUCCESS, description="Which of their ends let it start; any other cancels it."
     )
-    on_worker_lost: OnWorkerLost = Field(
-        default=OnWorkerLost.REQUEUE,
-        description="requeue; requeue_exclusive: never two copies; orphan: never again.",
-    )
-    checkpoint_grace_s: float = Field(default=10, ge=0, le=86_400, description="Seconds from TERM to KILL.")
     count: int | None = Field(
         default=None, ge=1, le=MAX_COUNT, description="Submit an array: JOBD_ARRAY_INDEX tells them apart."
     )
@@ -96,6 +146,8 @@ class Reason(Frozen):
 
     code: str
     message: str
+    limit_s: float | None = Field(default=None, description="Of a time limit: what was allowed.")
+    seen_s: float | None = Field(default=None, description="Of a time limit: what was seen.")
 
 
 class Stopping(Frozen):
@@ -104,6 +156,7 @@ class Stopping(Frozen):
     by: str
     why: str
     grace_s: float
+    kill_failed: str | None = Field(default=None, description="Processes that KILL does not end, as pid:state.")
 
 
 class Assignment(Frozen):
@@ -148,7 +201,10 @@ class Job(Frozen):
     duration_s: float | None = None
     log_bytes: int | None = None
     warnings: list[str] | None = None
-    spec: dict[str, Any] | None = Field(default=None, description="detail=full: the specification.")
+    spec: dict[str, Any] | None = Field(default=None, description="detail=full: the effective specification.")
+    sources: dict[str, str] | None = Field(
+        default=None, description="detail=full: where each value of spec comes from: job, project, floor or default."
+    )
     assignments: list[Assignment] | None = Field(default=None, description="detail=full: every delivery.")
     depends_on: list[int] | None = Field(default=None, description="detail=full: the jobs it waits for, or waited for.")
     dependents: list[int] | None = Field(default=None, description="detail=full: the first 100 jobs that depend on it.")
@@ -212,12 +268,21 @@ class CancelRequest(Frozen):
         return self
 
 
-class CancelledJob(Frozen):
+class StoppedJob(Frozen):
+    """What a request to stop came to."""
+
     id: int
     state: JobState
     note: str
 
 
+class PreemptRequest(Frozen):
+    """Why, and whether another's work is meant."""
+
+    reason: Annotated[Text, StringConstraints(max_length=500)] | None = None
+    force: bool = Field(default=False, description="Confirm: others' work.")
+
+
 class CancelAnswer(Frozen):
-    jobs: list[CancelledJob] = Field(description="The first 100.")
+    jobs: list[StoppedJob] = Field(description="The first 100.")
     counts: dict[str, int] = Field(description="cancelled, stopping, already_ended")

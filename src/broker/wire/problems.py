@@ -31,6 +31,8 @@ class ProblemCode(StrEnum):
     OFFSET_GAP = "offset_gap"
     BAD_CHECKSUM = "bad_checksum"
     ALREADY_TERMINAL = "already_terminal"
+    NOT_RUNNING = "not_running"
+    NOT_PREEMPTIBLE = "not_preemptible"
     DEPENDENCY_UNSATISFIABLE = "dependency_unsatisfiable"
     CONFIRMATION_NEEDED = "confirmation_needed"
     PAYLOAD_TOO_LARGE = "payload_too_large"

@@ -1,7 +1,8 @@
 """Every setting, as data. `docs/configuration.md` is generated from these models.
 
 A setting is a field: `lease_s` is `JOBD_LEASE_S` in the environment and `lease_s` in `jobd.toml`.
-The environment wins over the file. Unknown keys are refused with the nearest known one.
+The environment wins over the file. Unknown keys are refused with the nearest known one. Tables of the file
+(`[projects.NAME]`) are for the file alone.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from broker.wire.jobs import Name
+from broker.wire.jobs import FLOOR_TABLE, Conditions, Name, name_of
+from broker.wire.machines import TagSetting
+
+FILE_ONLY: dict[str, JsonValue] = {"file_only": True}
+ProjectTable = Annotated[str, AfterValidator(lambda name: name if name == FLOOR_TABLE else name_of(name))]
 
 
 class ConfigurationError(Exception):
@@ -81,6 +86,17 @@ class BrokerSettings(Settings):
     max_losses: int = Field(
         default=3, ge=1, le=1000, description="A job that lost its worker this often is not queued again."
     )
+    wall_margin_s: float = Field(
+        default=30,
+        ge=0,
+        le=3600,
+        description="max_wall_s: the broker asks for the stop itself when the limit, the grace and this long are over.",
+    )
+    projects: dict[ProjectTable, Conditions] = Field(
+        default={},
+        description="Defaults for the jobs of one project; those of `_default` are for all jobs.",
+        json_schema_extra=FILE_ONLY,
+    )
     poll_s: float = Field(default=25, gt=0, le=60, description="How long a worker's poll is parked.")
     max_body_mb: float = Field(
         default=2, gt=0, le=64, description="Largest request body; log chunks are at most 1 MiB."
@@ -91,8 +107,14 @@ class WorkerSettings(ClientSettings):
     """`job worker`."""
 
     worker_name: Name | None = Field(default=None, description="Default: the host's name.")
-    worker_slots: float | None = Field(default=None, gt=0, le=4096, description="Default: the number of cores.")
-    worker_tags: list[Name] = Field(default=[], description="Tags that jobs can ask for with needs, comma-separated.")
+    worker_slots: float | None = Field(default=None, gt=0, le=4096, description="Default: the cores it may use.")
+    worker_tags: list[TagSetting] = Field(
+        default=[],
+        description="Tags that jobs can ask for with needs, comma-separated, besides those that are found; `-docker` takes a found one away.",
+    )
+    probe_s: float = Field(
+        default=5, gt=0, le=3600, description="How often the worker looks at its GPUs, memory and disk."
+    )
     checkpoint_root: Path | None = Field(
         default=None,
         description="Where checkpoint directories are kept; a shared file system keeps them over machines.",
@@ -153,6 +175,10 @@ def load(
         if key in FOREIGN_KEYS or key.startswith(_JOB_VARIABLES):
             continue
         _check_known(key, known, "the environment", variable)
+        if key in model.model_fields and is_file_only(model, key):
+            raise ConfigurationError(
+                f"{variable}: {key} can only be set in jobd.toml, as tables. See docs/configuration.md."
+            )
         if key in model.model_fields and text != "":
             values[key], sources[key] = _parsed(model, key, text), variable
     try:
@@ -160,7 +186,24 @@ def load(
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0]) if first["loc"] else ""
+        if key in model.model_fields and is_file_only(model, key):
+            raise ConfigurationError(_in_a_table(first["loc"], first["type"], first["msg"], config_name)) from None
         raise ConfigurationError(f"{sources.get(key, key)}: {first['msg']} (got {values.get(key)!r})") from None
+
+
+def is_file_only(model: type[Settings], key: str) -> bool:
+    """True for what is set in tables of jobd.toml, and in no other way."""
+    return model.model_fields[key].json_schema_extra == FILE_ONLY
+
+
+def _in_a_table(loc: tuple[int | str, ...], kind: str, message: str, config_name: str) -> str:
+    """What is wrong in `[projects.NAME]`; a name that is not known there with the nearest that is."""
+    path = ".".join(str(part) for part in loc if part != "[key]")
+    if kind != "extra_forbidden":
+        return f"{path} in {config_name}: {message.removeprefix('Value error, ')}"
+    near = difflib.get_close_matches(str(loc[-1]), Conditions.model_fields, n=1)
+    suggestion = f"did you mean {near[0]}?" if near else f"it takes {', '.join(Conditions.model_fields)}."
+    return f"{path} in {config_name}: a project has no default for that; {suggestion} See docs/configuration.md."
 
 
 # A job that itself uses `job` has these in its environment; they are no settings.

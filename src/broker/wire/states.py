@@ -12,7 +12,9 @@ class JobState(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
     ORPHANED = "orphaned"
+    SCHEDULING_TIMEOUT = "scheduling_timeout"
 
 
 class AssignmentState(StrEnum):
@@ -22,6 +24,7 @@ class AssignmentState(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
     REFUSED = "refused"
     EXPIRED = "expired"
 
@@ -32,6 +35,21 @@ class OnWorkerLost(StrEnum):
     REQUEUE = "requeue"
     REQUEUE_EXCLUSIVE = "requeue_exclusive"
     ORPHAN = "orphan"
+
+
+class OnPreempt(StrEnum):
+    """What becomes of a job that was stopped for another one."""
+
+    STOP = "stop"
+    REQUEUE = "requeue"
+
+
+class LimitCode(StrEnum):
+    """The limits that a supervisor enforces on a running job, as the reason of its end."""
+
+    MAX_WALL = "max_wall"
+    IDLE_TIMEOUT = "idle_timeout"
+    FIRST_OUTPUT_TIMEOUT = "first_output_timeout"
 
 
 class Duty(StrEnum):

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from broker.wire.jobs import Frozen, JobSpec, Name, Text
+from broker.wire.machines import Battery, Facts, Ram, WorkerGpu
+from broker.wire.states import LimitCode
 
 Uuid = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Short = Annotated[Text, StringConstraints(max_length=200)]
@@ -29,6 +31,7 @@ class Registration(Frozen):
     tags: list[Name] = Field(default=[], max_length=256)
     platform: Short | None = None
     supervision: list[Short] = Field(default=[], max_length=16, description="How whole trees are killed here.")
+    facts: Facts | None = Field(default=None, description="What the machine has, as far as that is known already.")
 
 
 class Registered(Frozen):
@@ -54,11 +57,20 @@ class Outcome(StrEnum):
 
     EXITED = "exited"  # by itself: exit_code or signal
     STOPPED = "stopped"  # TERM was delivered before the exit was reaped, for `stop`
+    LIMIT = "limit"  # the same, for a time limit: `limit`
     LEASE_ENDED = "lease_ended"  # the shim stopped its tree because its lease ended
     LAUNCH_FAILED = "launch_failed"  # the command itself could not be executed
     REFUSED = "refused"  # never executed: the worker said no
     NEVER_EXECUTED = "never_executed"  # proved: the shim was closed for good before it released exec
     LOST = "lost"  # may have run; how it ended can't be known
+
+
+class Reached(Frozen):
+    """A time limit that was reached while the job ran."""
+
+    code: LimitCode
+    limit_s: float = Field(description="What was allowed.")
+    seen_s: float = Field(description="What was seen.")
 
 
 class Final(Frozen):
@@ -70,6 +82,10 @@ class Final(Frozen):
     reason_code: Short | None = None
     reason: Long | None = None
     stop: Short | None = Field(default=None, description="STOPPED: the id of the stop request that was carried out.")
+    limit: Reached | None = Field(
+        default=None,
+        description="LIMIT: which. STOPPED: the wall limit, if it was reached before the main process ended.",
+    )
     final_size: int = Field(default=0, ge=0, description="Bytes of output that the process wrote and the worker has.")
     final_index_size: int = Field(default=0, ge=0)
     dropped: int = Field(default=0, ge=0, description="Bytes of output that the worker could not keep.")
@@ -86,6 +102,7 @@ class Held(Frozen):
     token: Short
     phase: Phase
     stopping: Short | None = Field(default=None, description="Id of the stop request that is being carried out.")
+    kill_failed: Short | None = Field(default=None, description="Processes that KILL does not end, as pid:state.")
     final: Final | None = Field(default=None, description="With phase ended.")
 
 
@@ -137,6 +154,9 @@ Transition = Annotated[Ack | Start | Finish, Field(discriminator="kind")]
 
 class Report(Exchange):
     transitions: list[Transition] = Field(default=[], max_length=10_000)
+    facts: Facts | None = Field(
+        default=None, description="When they have changed, until a report with them is answered."
+    )
 
 
 class VerdictWord(StrEnum):
@@ -238,6 +258,12 @@ class WorkerUpdate(Frozen):
         return self
 
 
+class WorkerCpus(Frozen):
+    logical: int
+    usable: float
+    load: float | None = None
+
+
 class Worker(Frozen):
     name: str
     id: str | None = Field(default=None, description="Where several have the same name.")
@@ -246,6 +272,14 @@ class Worker(Frozen):
     version: str
     host: str
     slots: Slots
+    cpus: WorkerCpus | None = None
+    ram_gb: Ram | None = None
+    disk_free_gb: float | None = None
+    battery: Battery | None = None
+    driver: str | None = Field(default=None, description="Of the GPUs, and the newest CUDA that it can do.")
+    gpus: list[WorkerGpu] | None = None
+    gpus_why: str | None = Field(default=None, description="Why there are none, or nothing is known of them.")
+    stale: bool | None = Field(default=None, description="It is lost: cpus to gpus are what it said last.")
     tags: list[str] | None = None
     running: list[str] | None = Field(default=None, description="Assignments that hold resources here, as 42.1")
     last_seen_s: float = Field(description="Seconds since it was last heard.")

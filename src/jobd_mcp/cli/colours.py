@@ -13,12 +13,14 @@ OF_STATE: Mapping[str, str] = {
     "assigned": "cyan",
     "stopping": "yellow",
     "cancelled": "yellow",
+    "preempted": "yellow",
     "cordoned": "yellow",
     "draining": "yellow",
     "drained": "yellow",
     "paused": "yellow",
     "failed": "red",
     "orphaned": "red",
+    "scheduling_timeout": "red",
     "lost": "red",
 }
 

@@ -16,6 +16,7 @@ SHAPES = {
     "list": Shape("job_list", rendering.job_list),
     "status": Shape("job_get", rendering.job, bare="job"),
     "cancel": Shape("job_cancel", rendering.cancelled, bare="job"),
+    "preempt": Shape("job_preempt", rendering.stopped, bare="job"),
 }
 # Commands of more than one operation, or of none: the module and the function that makes each, imported when used.
 WRITTEN = {
@@ -35,7 +36,7 @@ WRITTEN = {
     "token": "tokens:token_group",
     "completion": "completion:completion_command",
 }
-ORDER = ("submit", "run", "list", "status", "logs", "wait", "cancel", "top", "workers", "events", "token")
+ORDER = ("submit", "run", "list", "status", "logs", "wait", "cancel", "preempt", "top", "workers", "events", "token")
 _EXPLICIT = {shape.operation for shape in SHAPES.values()} | {
     "job_submit",
     "job_wait",

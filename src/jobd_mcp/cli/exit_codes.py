@@ -9,21 +9,27 @@ from jobd_mcp.cli.failure import OWN_FAILURE
 from jobd_mcp.schemas import Schema, as_list, as_object
 
 TIME_LIMIT = 124
+LIMITS = ("max_wall", "idle_timeout", "first_output_timeout")
 LAUNCH_FAILED = 127
-CANCELLED = 130
+STOPPED = 130
 
 
 def exit_code(job: Schema) -> int:
     """Of a job that has ended, in full detail. A signal is 128 + its number, as in a shell."""
     own = job.get("exit_code")
+    reason = as_object(job.get("reason")).get("code")
     match job.get("state"):
         case "completed":
             return 0
-        case "cancelled":
-            return CANCELLED
+        case "cancelled" | "preempted":
+            return STOPPED
+        case "scheduling_timeout":
+            return TIME_LIMIT
+        case "failed" if reason in LIMITS:
+            return TIME_LIMIT
         case "failed" if isinstance(own, int):
             return own
-        case "failed" if as_object(job.get("reason")).get("code") == "launch_failed":
+        case "failed" if reason == "launch_failed":
             return LAUNCH_FAILED
         case "failed":
             return _of_signal(job)

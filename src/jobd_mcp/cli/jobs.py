@@ -111,7 +111,8 @@ def wait_command() -> click.Command:
         ],
         help=(
             "Wait until jobs have ended, as long as it takes. Exits with the job's code; with several jobs the first "
-            "that is not zero; 124 when the time is over, 130 for a cancelled job, 125 for a failure of our own."
+            "that is not zero; 124 when the time is over, here or for the job, 130 for a job that was cancelled or preempted, "
+            "125 for a failure of our own."
         ),
     )
 
@@ -152,7 +153,7 @@ def _followed(connection: Connection, job: Json) -> int:
     answer = waiter.wait(which).json()
     code = waiter.exit_code(which, answer)
     ended = as_object(as_list(as_object(answer).get("jobs"))[0])
-    if not isinstance(ended.get("exit_code"), int) or ended.get("state") == "cancelled":
+    if not isinstance(ended.get("exit_code"), int) or ended.get("exit_code") != code:
         say(rendering.job_line(ended))  # what its own output can't have told
     return code
 

@@ -46,6 +46,18 @@ class JsonText(click.ParamType[Json]):
         return parsed
 
 
+class NumberOrWord(click.ParamType[float | str]):
+    """A number, or one of the words that the broker knows there; it judges both."""
+
+    name = "NUMBER|WORD"
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        try:
+            return float(value)
+        except ValueError:
+            return value
+
+
 def options_of(operation: Operation, without: Collection[str] = ()) -> list[click.Parameter]:
     """One option for each field that is not in `without`."""
     return [_option(name, schema) for name, schema in operation.fields.items() if name not in without]
@@ -97,6 +109,8 @@ def _scalar(schema: Schema) -> click.ParamType[object]:
         return click.INT
     if types == {"number"}:
         return click.FLOAT
+    if types == {"number", "string"}:
+        return NumberOrWord()
     return click.STRING if types <= {"string"} else JsonText()
 
 

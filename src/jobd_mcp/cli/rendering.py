@@ -119,13 +119,14 @@ def job(answer: Json) -> list[str]:
     known = as_object(answer)
     lines = [click.style(job_line(known), bold=True)]
     for name, value in known.items():
-        if name in ("assignments", "spec", "id"):
+        if name in ("assignments", "spec", "sources", "id"):
             continue
         lines.append(f"{name:<12} {_shown(name, value)}")
     spec = as_object(known.get("spec"))
     if spec:
         lines.append("spec")
-        lines += [f"  {name:<20} {text(value)}" for name, value in spec.items()]
+        sources = as_object(known.get("sources"))
+        lines += [_spec_line(name, value, text(sources.get(name))) for name, value in spec.items()]
     deliveries = [as_object(entry) for entry in as_list(known.get("assignments"))]
     if deliveries:
         rows = [
@@ -140,6 +141,12 @@ def job(answer: Json) -> list[str]:
         ]
         lines += table(["ASSIGNMENT", "STATE", "WORKER", "EXIT", _open("WHY")], rows)
     return lines
+
+
+def _spec_line(name: str, value: Json, source: str) -> str:
+    """Whose word a value is, where it is not the job's own."""
+    line = f"  {name:<22} {text(value)}"
+    return f"{line}  ({source})" if source not in ("", "job") else line
 
 
 def _shown(name: str, value: Json) -> str:
@@ -174,6 +181,11 @@ def cancelled(answer: Json) -> list[str]:
     return lines + ([f"{total - len(lines)} more"] if total > len(lines) else []) or ["No job matches."]
 
 
+def stopped(answer: Json) -> list[str]:
+    entry = as_object(answer)
+    return [f"job {text(entry.get('id'))} {text(entry.get('state'))}: {text(entry.get('note'))}"]
+
+
 def events(answer: Json) -> list[str]:
     known = as_object(answer)
     lines = [event_line(as_object(entry)) for entry in as_list(known.get("events"))]
@@ -192,26 +204,6 @@ def event_line(event: Schema) -> str:
     kind = text(event.get("type")).ljust(_LONGEST_USUAL_EVENT)
     parts = [text(event.get("seq")), when, kind, about, text(worker), by, data]
     return "  ".join(part for part in parts if part).rstrip()
-
-
-def workers(answer: Json) -> list[str]:
-    known = [as_object(entry) for entry in as_list(as_object(answer).get("workers"))]
-    if not known:
-        return ["No workers. Start one here with job up, or elsewhere with job worker --join URL."]
-    rows = [
-        [
-            text(worker.get("name")),
-            text(worker.get("state")),
-            text(worker.get("host")),
-            "{}/{}".format(*(text(as_object(worker.get("slots")).get(part)) for part in ("used", "total"))),
-            f"{duration(worker.get('last_seen_s'))} ago",
-            text(worker.get("version")),
-            " ".join(text(tag) for tag in as_list(worker.get("tags"))),
-            " ".join(text(entry) for entry in as_list(worker.get("running"))),
-        ]
-        for worker in known
-    ]
-    return table(["NAME", "STATE", "HOST", "SLOTS", "SEEN", "VERSION", _open("TAGS"), _open("RUNNING")], rows)
 
 
 def worker(answer: Json) -> list[str]:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from jobd_mcp.cli import cells
+from jobd_mcp.cli import cells, machines
 from jobd_mcp.cli.colours import OF_STATE
 from jobd_mcp.cli.columns import Column, laid_out
+from jobd_mcp.cli.machines import number
 from jobd_mcp.cli.rendering import duration, reason, text
 from jobd_mcp.cli.top_feed import SHOWN_STATES, Snapshot
-from jobd_mcp.schemas import Json, Schema, as_list, as_object
+from jobd_mcp.schemas import Schema, as_list, as_object
 
 KEYS = "q quits"
 BAR = 12
@@ -102,12 +103,14 @@ def _workers(workers: Sequence[Schema], columns: int, most: int, plain_bars: boo
     rows = []
     for worker in workers:
         slots = as_object(worker.get("slots"))
-        used, total = _number(slots.get("used")), _number(slots.get("total"))
+        used, total = number(slots.get("used")), number(slots.get("total"))
         rows.append(
             [
                 text(worker.get("name")),
                 text(worker.get("state")),
                 f"{bar(used, total, BAR, plain=plain_bars)} {used:g}/{total:g}",
+                machines.ram(worker),
+                machines.gpus(worker),
                 duration(worker.get("last_seen_s")),
                 " ".join(text(entry) for entry in as_list(worker.get("running"))),
             ]
@@ -116,6 +119,8 @@ def _workers(workers: Sequence[Schema], columns: int, most: int, plain_bars: boo
         Column("WORKER", 20),
         Column("STATE", 8),
         Column("SLOTS", 24),
+        Column("RAM", 9, right=True),
+        Column("GPUS", 24),
         Column("SEEN", 8, right=True),
         Column("RUNS", is_open=True),
     ]
@@ -207,7 +212,3 @@ def _fitted(line: Line, columns: int) -> Line:
         if shown != span.text:
             break
     return tuple(fitted)
-
-
-def _number(value: Json) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0

@@ -17,7 +17,7 @@ ONE_CALL_S = 30.0
 BLOCK = 50  # how many ends one answer tells
 _MARGIN_S = 30.0
 _PAUSE_S = 0.2
-_BAD_ENDS = ("failed", "cancelled", "orphaned")
+BAD_ENDS = ("failed", "cancelled", "preempted", "orphaned", "scheduling_timeout")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Waiter:
     def _bad_ends(self, array: Json) -> list[Schema]:
         """The members of an array that did not complete, by id."""
         found: list[Schema] = []
-        for state in _BAD_ENDS:
+        for state in BAD_ENDS:
             cursor: Json = None
             while True:
                 arguments: Schema = {"array": array, "state": state, "cursor": cursor}

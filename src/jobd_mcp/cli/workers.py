@@ -6,14 +6,14 @@ import os
 
 import click
 
-from jobd_mcp.cli import rendering
+from jobd_mcp.cli import machines, rendering
 from jobd_mcp.cli.connection import connect
 from jobd_mcp.cli.operation_command import JSON_FLAG, Shape, bare_words, json_flag, operation_command, show
 from jobd_mcp.cli.surface import by_name
 
-_LIST = Shape("worker_list", rendering.workers)
+_LIST = Shape("worker_list", machines.workers)
 _UPDATE = Shape("worker_update", rendering.worker, bare="worker")
-_REMOVE = Shape("worker_remove", rendering.workers, bare="worker")
+_REMOVE = Shape("worker_remove", machines.workers, bare="worker")
 # One word each for the common changes: `job workers drain w1` is `job workers update w1 --drain`.
 _WORDS = {
     "cordon": "Give a worker no new work. What runs there goes on.",

@@ -1,8 +1,7 @@
-"""The machine under this worker: its name, its identity, how much it can run."""
+"""The machine under this worker: its name, its identity, how many cores of it may be used."""
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import shutil
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.places import machine_id
+from worker.probe.resources import usable_cores
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def look() -> Machine:
         host=host[:200],
         identity=f"{machine_id()}:{_boot_id()}",
         platform=f"{platform.system().lower()}-{platform.machine().lower()}"[:200],
-        cores=_cores(),
+        cores=usable_cores(),
     )
 
 
@@ -40,13 +40,6 @@ def name_of(host: str) -> str:
 
 def free_mb(path: Path) -> float:
     return shutil.disk_usage(path).free / 2**20
-
-
-def _cores() -> float:
-    """Cores that this process may use: a container or taskset may give fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return float(max(1, len(os.sched_getaffinity(0))))
-    return float(os.cpu_count() or 1)
 
 
 def _boot_id() -> str:

@@ -33,7 +33,17 @@ DEFAULT_LOG_CAP = 1 << 30
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
-Ending = Literal["exited", "stopped", "lease_ended", "launch_failed", "refused"]
+Ending = Literal["exited", "stopped", "limit", "lease_ended", "launch_failed", "refused"]
+
+
+LimitsRecord = dict[str, float]
+"""Name of a limit, as the reason of an end → seconds. What is not there is not limited."""
+
+
+class ReachedRecord(TypedDict):
+    code: str
+    limit_s: float
+    seen_s: float
 
 
 class SpecRecord(TypedDict):
@@ -48,6 +58,7 @@ class SpecRecord(TypedDict):
     grace_s: float
     linger_s: float
     log_cap: NotRequired[int]  # bytes of log and index; earlier workers said none
+    limits: NotRequired[LimitsRecord]
     on_worker_lost: str
     cookie: str  # in the environment of every process of the job, so that strays can be told
     bell: str  # FIFO of the worker
@@ -80,6 +91,7 @@ class ExitRecord(TypedDict):
     reason_code: str | None
     reason: str | None
     stop: str | None
+    limit: NotRequired[ReachedRecord | None]  # earlier shims knew of none
     final_size: int
     final_index_size: int
     dropped: int

@@ -166,6 +166,28 @@ def check_expiries(before: Tables, after: Tables, sent: Sent | None) -> None:
         assert row["state"] not in LIVE and not row["reserved"], f"{key} is not on its worker, and is {row['state']}"
 
 
+def check_end(before: Tables, after: Tables, sent: Sent, verdict: VerdictWord | None) -> None:
+    """What an accepted final report, the first thing said in a message, makes of its job."""
+    said = sent.message.transitions[0] if isinstance(sent.message, Report) and sent.message.transitions else None
+    if not isinstance(said, Finish) or verdict is not W.ACCEPTED:
+        return
+    row, job = before.assignments[said.job, said.attempt], after.jobs[said.job]
+    cancelled, early = row["stop_kind"] == "cancel", bool(row["stop_early"])
+    again = {"queued", "assigned"} | ({"cancelled"} if forbidden_by(after, said.job) else set())
+    match said.final.outcome:
+        case Outcome.EXITED if not (cancelled and early):
+            allowed = {"completed" if said.final.exit_code == 0 else "failed"}
+        case Outcome.REFUSED | Outcome.NEVER_EXECUTED if not cancelled:
+            allowed = again
+        case Outcome.EXITED | Outcome.REFUSED | Outcome.NEVER_EXECUTED:
+            allowed = {"cancelled"}
+        case _ if row["state"] == "expired":
+            allowed = {before.jobs[said.job]["state"]}  # it was lost already: no more is known
+        case _:
+            allowed = {"cancelled"} if cancelled else again | {"orphaned"}
+    assert job["state"] in allowed, f"{said.final.outcome} of {said.job}.{said.attempt}: it is {job['state']}"
+
+
 # ---- dependencies
 
 
@@ -359,9 +381,9 @@ def _is(worker: Row) -> tuple[object, object]:
     return worker.get("online"), worker.get("epoch")
 
 
-def ready_and_fitting(tables: Tables, worker: Row, now_ms: int) -> list[int]:
+def ready_and_fitting(tables: Tables, worker: Row, listened_ms: int) -> list[int]:
     """Jobs that this worker could be given at once. None may be left when it has asked."""
-    refused = {place for id_, place, until in tables.refusals if id_ == worker["id"] and until > now_ms}
+    refused = {place for id_, place, until in tables.refusals if id_ == worker["id"] and until > listened_ms}
     if "*" in refused:
         return []
     free = worker["slots"] - tables.used(worker["id"]) - worker["strangers"]

@@ -1,6 +1,7 @@
 """A hostile job: `hydra.py MARKS KIND…` starts one process of each kind; each writes its pid to MARKS/<kind>.
 
-Ready when MARKS/ready exists. The hopper forks every millisecond and leaves, so that its pid never stays.
+Ready when MARKS/ready exists; it ends with exit code 3 when MARKS/leave does. The hopper forks every millisecond and
+leaves, so that its pid never stays; of the storm there are four, and none of them waits.
 """
 
 import os
@@ -11,10 +12,10 @@ import time
 MARKS = sys.argv[1]
 
 
-def note(kind):
-    with open(f"{MARKS}/.{kind}", "w") as file:
+def note(kind, draft=""):
+    with open(f"{MARKS}/.{kind}{draft}", "w") as file:
         file.write(str(os.getpid()))
-    os.rename(f"{MARKS}/.{kind}", f"{MARKS}/{kind}")
+    os.rename(f"{MARKS}/.{kind}{draft}", f"{MARKS}/{kind}")
 
 
 def forever():
@@ -81,6 +82,23 @@ def hopper():
         time.sleep(0.001)
 
 
+def storm():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for _ in range(3):
+        if os.fork() == 0:
+            break
+    while True:
+        if os.fork():
+            os._exit(0)
+        note("storm", str(os.getpid()))
+
+
+def halted():
+    note("halted")
+    os.kill(os.getpid(), signal.SIGSTOP)
+    forever()
+
+
 for kind in sys.argv[2:]:
     if os.fork() == 0:
         try:
@@ -90,4 +108,6 @@ for kind in sys.argv[2:]:
 while not all(os.path.exists(f"{MARKS}/{kind}") for kind in sys.argv[2:]):
     time.sleep(0.005)
 note("ready")
-forever()
+while not os.path.exists(f"{MARKS}/leave"):
+    time.sleep(0.005)
+sys.exit(3)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from broker.wire.workers import Outcome
 from support.waiting import eventually
 from worker.process import records
-from worker.process.leftovers import kill_leftovers
+from worker.process.leftovers import kill_leftovers, with_cookie
 from worker.shims import boot_s
 
 HYDRA = str(Path(__file__).with_name("hydra.py"))
@@ -21,9 +24,11 @@ KINDS = [
     "twice_forked_daemon",
     "daemon_that_ignores_term",
     "daemon_with_empty_environment",
+    "halted",
     "hopper",
+    "storm",
 ]
-LEVELS = [pytest.param(True, id="cgroup"), pytest.param(False, id="subreaper")]
+RESTLESS = {"hopper", "storm"}
 
 
 @pytest.fixture
@@ -36,12 +41,13 @@ def marks(short_dir: Path) -> Path:
 async def begun(room, marks: Path, *kinds: str, **fields: object):
     shim = await room.run(sys.executable, "-I", "-S", HYDRA, str(marks), *kinds, **fields)
     await eventually((marks / "ready").exists)
+    await eventually(shim.started)
     return shim
 
 
 def living(marks: Path) -> list[str]:
     """Which of them still run."""
-    return [path.name for path in marks.iterdir() if not path.name.startswith(".") and _runs(int(path.read_text()))]
+    return [kind for kind in KINDS if (marks / kind).exists() and _runs(int((marks / kind).read_text()))]
 
 
 def _runs(pid: int) -> bool:
@@ -52,45 +58,78 @@ def _runs(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("cgroups", LEVELS)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.guarantee("G13")
-async def test_a_stop_ends_every_kind_of_descendant(closed_room, marks, kind, cgroups):
-    closed_room.open(cgroups=cgroups)
-    shim = await begun(closed_room, marks, kind)
-    assert kind in living(marks) or kind == "hopper"
+def kill_shim(shim) -> None:
+    os.kill(records.read_start(str(shim.directory))["shim"]["pid"], signal.SIGKILL)
+
+
+# The ways in which a job's life can end, and what its shim, or its files, then say.
+
+
+async def stopped(room, shim, marks) -> None:
     shim.stop("s1", 0.1)
-    final = await closed_room.ended(shim)
-    assert living(marks) == []
-    assert (final.outcome, final.stop) == (Outcome.STOPPED, "s1")
 
 
-@pytest.mark.parametrize("cgroups", LEVELS)
-async def test_all_kinds_at_once_are_gone_when_the_job_has_ended(closed_room, marks, cgroups):
-    closed_room.open(cgroups=cgroups)
-    shim = await begun(closed_room, marks, *KINDS)
-    shim.stop("s1", 0.0)
-    await closed_room.ended(shim)
-    assert living(marks) == []
-
-
-@pytest.mark.parametrize("cgroups", LEVELS)
-@pytest.mark.guarantee("G13")
-async def test_a_main_process_that_exits_leaves_nothing_running(closed_room, marks, cgroups):
-    closed_room.open(cgroups=cgroups)
-    script = f"{sys.executable} -I -S {HYDRA} {marks} {' '.join(KINDS)} & while ! test -e {marks}/ready; do sleep 0.01; done; exit 3"
-    shim = await closed_room.bash(script, linger_s=0.1)
-    final = await closed_room.ended(shim)
-    assert (final.outcome, final.exit_code) == (Outcome.EXITED, 3)
-    assert living(marks) == []
-
-
-async def test_the_end_of_the_lease_ends_the_whole_tree(room, marks):
-    shim = await begun(room, marks, *KINDS, grace_s=0.1)
+async def out_of_lease(room, shim, marks) -> None:
     shim.until(0)
-    final = await room.ended(shim)
-    assert final.outcome is Outcome.LEASE_ENDED
+
+
+async def left_by_itself(room, shim, marks) -> None:
+    (marks / "leave").touch()
+
+
+async def main_process_killed(room, shim, marks) -> None:
+    os.kill(shim.started().pid, signal.SIGKILL)
+
+
+async def shim_killed(room, shim, marks) -> None:
+    kill_shim(shim)
+
+
+async def shim_and_zygote_killed(room, shim, marks) -> None:
+    os.kill(room.shims.zygote, signal.SIGKILL)
+    kill_shim(shim)
+
+
+WAYS = {
+    stopped: (Outcome.STOPPED, None),
+    out_of_lease: (Outcome.LEASE_ENDED, None),
+    left_by_itself: (Outcome.EXITED, 3),
+    main_process_killed: (Outcome.EXITED, None),
+    shim_killed: (Outcome.LOST, None),
+    shim_and_zygote_killed: (Outcome.LOST, None),
+}
+
+
+def matrix() -> Iterator[object]:
+    """Every kind by itself, and all at once. Ways that wait for a grace of a second take those that don't hold still."""
+    for way in WAYS:
+        slow = way in (left_by_itself, main_process_killed)
+        for kind in ([kind for kind in KINDS if kind in RESTLESS] if slow else KINDS) + ["all"]:
+            for cgroups in (True, False):
+                kinds = KINDS if kind == "all" else [kind]
+                if way is shim_and_zygote_killed and not cgroups:  # nobody is left who could know this one
+                    kinds = [kind for kind in kinds if kind != "daemon_with_empty_environment"]
+                if kinds:
+                    name = f"{way.__name__}-{kind}-{'cgroup' if cgroups else 'subreaper'}"
+                    yield pytest.param(way, kinds, cgroups, id=name)
+
+
+@pytest.mark.parametrize(("way", "kinds", "cgroups"), list(matrix()))
+@pytest.mark.guarantee("G13")
+async def test_when_a_job_has_ended_nothing_of_it_runs(closed_room, marks, way, kinds, cgroups):
+    closed_room.open(cgroups=cgroups)
+    shim = await begun(closed_room, marks, *kinds, grace_s=0.1, linger_s=0.1)
+    assert {*kinds} - RESTLESS <= {*living(marks)}
+    await way(closed_room, shim, marks)
+    final = await closed_room.ended(shim)
+    if way is shim_killed and not cgroups:
+        await eventually(lambda: not living(marks), within_s=5)  # what the zygote inherits, it kills at once
     assert living(marks) == []
+    assert with_cookie(shim.id) == []
+    outcome, exit_code = WAYS[way]
+    assert final.outcome is outcome
+    assert exit_code in (None, final.exit_code)
+    assert final.stop == ("s1" if way is stopped else None)
 
 
 async def test_a_kill_of_the_process_group_alone_would_be_noticed(closed_room, marks, broken_code):

@@ -8,14 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from broker.wire.workers import Outcome
 from support.waiting import eventually
 from worker.process import records
-from worker.process.failpoint import POINTS
+from worker.process.failpoint import SHIM_POINTS, VARIABLE
 from worker.process.identity import is_alive
 from worker.process.leftovers import with_cookie
 from worker.shims import LaunchError, Shims, ShimSpec, boot_s
@@ -38,12 +37,12 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize("cgroups", [True, False], ids=["cgroup", "subreaper"])
-@pytest.mark.parametrize("point", [point for point in POINTS if point != "received"])
+@pytest.mark.parametrize("point", [point for point in SHIM_POINTS if point != "received"])
 @pytest.mark.guarantee("G4", "G13")
 async def test_a_shim_killed_at_any_point_leaves_the_right_verdict_and_no_process(
     closed_room, short_dir, point, cgroups
 ):
-    closed_room.open(environ={"JOBD_FAILPOINT": point}, cgroups=cgroups)
+    closed_room.open(environ={VARIABLE: point}, cgroups=cgroups)
     ran = short_dir / "ran"
     script = f"echo x >> {ran}; (setsid sleep 300 >/dev/null 2>&1 &); echo out; sleep 0.05; exit 7"
     try:
@@ -66,40 +65,14 @@ async def test_a_shim_killed_at_any_point_leaves_the_right_verdict_and_no_proces
 
 
 async def test_a_shim_killed_before_it_listens_is_a_launch_that_failed(closed_room):
-    shims = closed_room.open(environ={"JOBD_FAILPOINT": "received"})
+    shims = closed_room.open(environ={VARIABLE: "received"})
     with pytest.raises(LaunchError):
         await shims.launch(ShimSpec(1, 1, "t", ["true"], {}))
     assert shims.found() == []
 
 
 def test_every_point_has_a_verdict():
-    assert {*VERDICTS, "received"} == set(POINTS)
-
-
-@pytest.mark.parametrize("cgroups", [True, False], ids=["cgroup", "subreaper"])
-async def test_what_a_killed_shim_leaves_is_killed_also_daemons_with_an_empty_environment(
-    closed_room, short_dir, cgroups
-):
-    """By the cgroup; without one by the zygote, which as subreaper inherits them."""
-    closed_room.open(cgroups=cgroups)
-    marks = short_dir / "marks"
-    marks.mkdir()
-    hydra = str(Path(__file__).with_name("hydra.py"))
-    kinds = ["plain", "setsid", "ignores_term", "twice_forked_daemon", "daemon_with_empty_environment"]
-    shim = await closed_room.run(sys.executable, "-I", "-S", hydra, str(marks), *kinds)
-    await eventually((marks / "ready").exists)
-    os.kill(records.read_start(str(shim.directory))["shim"]["pid"], signal.SIGKILL)
-    final = await closed_room.ended(shim)
-    assert final.outcome is LOST
-    await eventually(lambda: not [kind for kind in kinds if _runs(int((marks / kind).read_text()))], within_s=3)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return False
+    assert {*VERDICTS, "received"} == set(SHIM_POINTS)
 
 
 async def test_leftovers_with_the_cookie_are_found_when_shim_and_zygote_are_dead(closed_room):

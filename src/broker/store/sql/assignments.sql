@@ -16,8 +16,8 @@ SELECT * FROM assignments WHERE worker = :worker AND reserved = 1;
 
 -- name: jobs_held_by_worker
 -- The jobs of the same.
-SELECT id, version, state, project, shape, policy, grace_s, attempt, assignment, losses, restarts, lost_assignment,
-  blocked, dependency_policy, cascaded_by,
+SELECT id, version, state, project, shape, policy, grace_s, preemptible, on_preempt, max_wall_s, scheduling_timeout_s,
+  schedule_until, attempt, assignment, losses, restarts, lost_assignment, blocked, dependency_policy, cascaded_by,
   exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at
 FROM jobs WHERE id IN (SELECT job FROM assignments WHERE worker = :worker AND reserved = 1);
 
@@ -32,7 +32,8 @@ RETURNING id;
 UPDATE assignments SET
   state = :state, shim = :shim, lease_until = :lease_until, reserved = :reserved, stop_id = :stop_id,
   stop_kind = :stop_kind, stop_by = :stop_by, stop_why = :stop_why, stop_grace_s = :stop_grace_s, stop_at = :stop_at,
-  stop_early = :stop_early, exit_code = :exit_code, signal = :signal, reason_code = :reason_code, reason = :reason,
+  stop_early = :stop_early, wall_until = :wall_until, limit_code = :limit_code, limit_s = :limit_s,
+  limit_seen_s = :limit_seen_s, exit_code = :exit_code, signal = :signal, reason_code = :reason_code, reason = :reason,
   acked_at = :acked_at, started_at = :started_at, ended_at = :ended_at, expired_at = :expired_at,
   resumed_at = :resumed_at, final_size = :final_size, final_index_size = :final_index_size, dropped = :dropped
 WHERE id = :id AND state = :expected_state AND token = :token;
@@ -41,7 +42,7 @@ WHERE id = :id AND state = :expected_state AND token = :token;
 -- The same for a lease that ran out: only while its lease is over.
 UPDATE assignments SET
   state = :state, shim = :shim, reserved = :reserved, ended_at = :ended_at, expired_at = :expired_at,
-  reason_code = :reason_code, reason = :reason
+  limit_code = :limit_code, limit_s = :limit_s, limit_seen_s = :limit_seen_s, reason_code = :reason_code, reason = :reason
 WHERE id = :id AND state = :expected_state AND token = :token AND lease_until <= :listened;
 
 -- name: renew
@@ -79,6 +80,17 @@ LIMIT :limit;
 -- What this worker has been asked to stop.
 SELECT job, attempt, stop_id, stop_why, stop_grace_s FROM assignments
 WHERE worker = :worker AND reserved = 1 AND state IN ('acked', 'started') AND stop_id IS NOT NULL;
+
+-- name: walls_over
+-- Running for so long that their own supervisor should have stopped them.
+SELECT * FROM assignments INDEXED BY assignments_walls
+WHERE state = 'started' AND wall_until <= :listened
+ORDER BY wall_until
+LIMIT :limit;
+
+-- name: note_kill_failed
+-- Which of its processes KILL does not end, as its holder says; null: none.
+UPDATE assignments SET kill_failed = :kill_failed WHERE id = :id;
 
 -- name: refuse
 -- A worker said no to a place, or to all. It holds for a while of listening time: the wall clock may jump.

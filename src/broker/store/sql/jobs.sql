@@ -1,10 +1,10 @@
 -- name: add_spec
 -- Keep a specification; members of an array share one.
-INSERT INTO specs (json) VALUES (:json) RETURNING id;
+INSERT INTO specs (json, sources) VALUES (:json, :sources) RETURNING id;
 
 -- name: spec_of_job
 -- What was asked for.
-SELECT specs.json, jobs.command, jobs.actor, jobs.array_id, jobs.array_index
+SELECT specs.json, specs.sources, jobs.command, jobs.actor, jobs.array_id, jobs.array_index
 FROM jobs JOIN specs ON specs.id = jobs.spec
 WHERE jobs.id = :job;
 
@@ -79,12 +79,12 @@ SELECT state, count(*) AS n FROM jobs INDEXED BY jobs_by_array WHERE array_id = 
 -- name: add_job
 -- A job is accepted.
 INSERT INTO jobs (
-  state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, actor, blocked,
-  dependency_policy, created_at, queued_at
+  state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible, on_preempt,
+  max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, created_at, queued_at
 )
 VALUES (
-  'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :actor, :blocked,
-  :dependency_policy, :now, :now
+  'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :preemptible,
+  :on_preempt, :max_wall_s, :scheduling_timeout_s, :schedule_until, :actor, :blocked, :dependency_policy, :now, :now
 )
 RETURNING id;
 
@@ -96,12 +96,14 @@ WITH RECURSIVE members (n) AS (
   SELECT n + 1 FROM members WHERE n + 1 < :count
 )
 INSERT INTO jobs (
-  id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, actor, blocked,
-  dependency_policy, array_id, array_index, created_at, queued_at
+  id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible,
+  on_preempt, max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, array_id, array_index,
+  created_at, queued_at
 )
 SELECT jobs.id + members.n, jobs.state, jobs.spec, jobs.shape, jobs.project, jobs.name, jobs.command, jobs.priority,
-  jobs.cpus, jobs.place, jobs.policy, jobs.grace_s, jobs.actor, jobs.blocked,
-  jobs.dependency_policy, jobs.id, members.n, jobs.created_at, jobs.queued_at
+  jobs.cpus, jobs.place, jobs.policy, jobs.grace_s, jobs.preemptible, jobs.on_preempt, jobs.max_wall_s,
+  jobs.scheduling_timeout_s, jobs.schedule_until, jobs.actor, jobs.blocked, jobs.dependency_policy, jobs.id,
+  members.n, jobs.created_at, jobs.queued_at
 FROM members CROSS JOIN jobs
 WHERE jobs.id = :array
 ORDER BY members.n;
@@ -112,8 +114,9 @@ UPDATE jobs SET array_id = id, array_index = 0 WHERE id = :id;
 
 -- name: job
 -- The lifecycle truth of one job.
-SELECT id, version, state, project, shape, policy, grace_s, attempt, assignment, losses, restarts, lost_assignment,
-  blocked, dependency_policy, cascaded_by, exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at
+SELECT id, version, state, project, shape, policy, grace_s, preemptible, on_preempt, max_wall_s, scheduling_timeout_s,
+  schedule_until, attempt, assignment, losses, restarts, lost_assignment, blocked, dependency_policy, cascaded_by,
+  exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at
 FROM jobs WHERE id = :job;
 
 -- name: swap_job
@@ -121,6 +124,7 @@ FROM jobs WHERE id = :job;
 UPDATE jobs SET
   version = :version, state = :state, attempt = :attempt, assignment = :assignment, losses = :losses,
   restarts = :restarts, lost_assignment = :lost_assignment, blocked = :blocked,
+  scheduling_timeout_s = :scheduling_timeout_s, schedule_until = :schedule_until,
   cascaded_by = :cascaded_by, exit_code = :exit_code, reason_code = :reason_code, reason = :reason, queued_at = :queued_at, started_at = :started_at, ended_at = :ended_at
 WHERE id = :id AND version = :expected AND state = :expected_state;
 
@@ -143,7 +147,8 @@ LIMIT 1;
 -- What anyone may see of one job.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
-  a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s
+  a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s, a.kill_failed,
+  a.limit_code, a.limit_s, a.limit_seen_s
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id = :job;
 
@@ -151,7 +156,8 @@ WHERE jobs.id = :job;
 -- The same of several jobs, newest first; `ids` is a JSON list.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
-  a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s
+  a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s, a.kill_failed,
+  a.limit_code, a.limit_s, a.limit_seen_s
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id IN (SELECT value FROM json_each(:ids))
 ORDER BY jobs.id DESC;
@@ -226,5 +232,12 @@ UPDATE jobs SET cascaded_by = NULL WHERE id = :job AND state = 'cancelled';
 
 -- name: set_blocked
 -- A queued job becomes ready for dispatch, or waits for others again.
-UPDATE jobs SET blocked = :blocked, version = version + 1
+UPDATE jobs SET blocked = :blocked, schedule_until = :schedule_until, version = version + 1
 WHERE id = :id AND version = :expected AND state = 'queued';
+
+-- name: schedules_over
+-- Queued jobs that were ready for as long as they wanted to wait.
+SELECT id FROM jobs INDEXED BY jobs_schedule
+WHERE state = 'queued' AND schedule_until <= :listened
+ORDER BY schedule_until
+LIMIT :limit;

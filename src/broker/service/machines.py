@@ -1,0 +1,142 @@
+"""What workers say of their machines: kept, compared with what was there before, and shown."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+
+from broker.core.devices import Offer, carried, changes, owners
+from broker.service.transition import event
+from broker.store.contract import Row, Tx
+from broker.wire.events import EventType
+from broker.wire.machines import Facts, ForeignProcess, Gpu, GpuHealth, GpuState, Vram, WorkerGpu
+
+MOST_CHANGES_TOLD = 32
+MOST_PROCESSES_SHOWN = 16
+WORTH_SHOWING_MB = 512
+
+
+def keep(tx: Tx, worker: Row, said: Facts) -> None:
+    """Keep them, if they are newer than what is known. `worker`: its row, of the epoch that says them."""
+    row = tx.one("facts_of_worker", worker=worker["id"])
+    if row is not None and (row["epoch"], row["number"]) >= (worker["epoch"], said.number):
+        return
+    known = Facts.model_validate_json(row["json"]) if row is not None else None
+    facts = carried(known, said) if known is not None else said
+    tx.run(
+        "keep_facts",
+        worker=worker["id"],
+        epoch=worker["epoch"],
+        number=facts.number,
+        now=tx.now_ms,
+        json=facts.model_dump_json(exclude_none=True),
+    )
+    if facts.gpu_state is not GpuState.UNKNOWN:
+        _offer(tx, worker, facts)
+    if known is not None and said.gpus == facts.gpus:
+        _tell(tx, worker, known, facts)
+
+
+def settle(tx: Tx, worker: str) -> None:
+    """This worker was lost, or came back: who has its devices now?"""
+    _settle(tx, [row["uuid"] for row in tx.all("gpus_offered_by", worker=worker)])
+
+
+def _offer(tx: Tx, worker: Row, facts: Facts) -> None:
+    uuids = [gpu.uuid for gpu in facts.gpus if gpu.uuid is not None]
+    offered = {row["uuid"] for row in tx.all("gpus_offered_by", worker=worker["id"])}
+    if offered == set(uuids):
+        return
+    tx.run("withdraw_gpus", worker=worker["id"], uuids=json.dumps(uuids))
+    for uuid in uuids:
+        tx.run("offer_gpu", uuid=uuid, worker=worker["id"])
+    standing = _settle(tx, sorted(offered | set(uuids)))
+    for uuid in sorted(set(uuids) - offered):
+        owner = standing[uuid]
+        if owner != worker["id"]:
+            name = tx.one("worker", worker=owner)
+            event(
+                tx,
+                EventType.GPU_OFFER_IGNORED,
+                worker=worker["name"],
+                data={"uuid": uuid, "owner": name["name"] if name is not None else owner},
+            )
+
+
+def _settle(tx: Tx, uuids: list[str]) -> dict[str, str]:
+    rows = tx.all("rival_offers", uuids=json.dumps(uuids))
+    offers = [Offer(row["uuid"], row["worker"], bool(row["online"]), bool(row["has"])) for row in rows]
+    standing = {offer.uuid: offer.worker for offer in offers if offer.has}
+    found = owners(offers)
+    for uuid, worker in found.items():
+        if standing.get(uuid) != worker:
+            tx.run("gpu_has_none", uuid=uuid)
+            tx.run("give_gpu", uuid=uuid, worker=worker)
+    return found
+
+
+def _tell(tx: Tx, worker: Row, before: Facts, after: Facts) -> None:
+    """Of devices that came, went, or do otherwise than before; once, and not of those found at the first look."""
+    if not before.gpus and before.gpu_state is GpuState.UNKNOWN:
+        return
+    found = changes(before, after)
+    if found:
+        told = [
+            {"uuid": change.uuid, "was": change.was or "absent", "now": change.now or "absent", "why": change.why or ""}
+            for change in found[:MOST_CHANGES_TOLD]
+        ]
+        event(tx, EventType.WORKER_GPUS_CHANGED, worker=worker["name"], data={"changed": told})
+
+
+class Shown:
+    """The machines of one answer, read once."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._facts = {row["worker"]: Facts.model_validate_json(row["json"]) for row in tx.all("all_facts")}
+        self._ignored: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        for row in tx.all("ignored_offers"):
+            self._ignored[row["worker"]][row["uuid"]] = row["owner"]
+
+    def facts(self, worker: str) -> Facts | None:
+        return self._facts.get(worker)
+
+    def gpus(self, worker: str, *, online: bool) -> list[WorkerGpu] | None:
+        facts = self._facts.get(worker)
+        if facts is None or not facts.gpus:
+            return None
+        return [_gpu(gpu, self._ignored[worker].get(gpu.uuid or ""), online=online) for gpu in facts.gpus]
+
+
+def _gpu(gpu: Gpu, owner: str | None, *, online: bool) -> WorkerGpu:
+    processes = gpu.processes or []
+    foreign = [process for process in processes if process.job is None]
+    foreign_mb = [process.mb for process in foreign if process.mb is not None]
+    unseen = gpu.unseen_mb if (gpu.unseen_mb or 0) >= WORTH_SHOWING_MB else None
+    vram = Vram(
+        total=_gib(gpu.total_mb),
+        free=_gib(gpu.free_mb),
+        foreign=_gib(sum(foreign_mb)) if foreign_mb else None,
+        unseen=_gib(unseen),
+    )
+    return WorkerGpu(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        model=gpu.model,
+        parent=gpu.parent,
+        vram_gb=vram if vram.total is not None else None,
+        unified=gpu.unified or None,
+        utilisation=gpu.utilisation,
+        health=gpu.health if online else GpuHealth.UNKNOWN,
+        why=gpu.why if online else None,
+        jobs=sorted({process.job for process in processes if process.job is not None}) or None,
+        foreign=[
+            ForeignProcess(pid=process.pid, user=process.user, name=process.name, gb=_gib(process.mb))
+            for process in foreign[:MOST_PROCESSES_SHOWN]
+        ]
+        or None,
+        ignored=owner,
+    )
+
+
+def _gib(mb: int | None) -> float | None:
+    return None if mb is None else round(mb / 1024, 1)
