@@ -45,6 +45,8 @@ class History:
             (6, self.start),
             (7, self.finish),
             (3, self.cancel),
+            (3, self.preempt),
+            (1, self.kill_fails),
             (3, self.time_passes),
             (2, self.restart),
             (2, self.forget),
@@ -73,6 +75,9 @@ class History:
         if self.chance.random() < 0.3:
             fields["cwd"] = "/nowhere"
         fields["env"] = {"MARK": str(self.chance.random())}
+        fields |= {"preemptible": True, "on_preempt": self.chance.choice(["stop", "requeue"])}
+        fields |= {"max_wall_s": self.chance.choice([20, "none"]), "checkpoint_grace_s": 1}
+        fields["scheduling_timeout_s"] = self.chance.choice([40, "none"])
         first = await self.bench.submit(**fields)
         members = range(first, first + int(fields.get("count", 1)))
         self.jobs += members
@@ -117,6 +122,18 @@ class History:
     async def cancel(self) -> None:
         if self.jobs:
             await self.bench.client.job_cancel(CancelRequest(job=[self.chance.choice(self.jobs)]))
+
+    async def preempt(self) -> None:
+        if self.jobs:
+            await self.bench.client.job_preempt(self.chance.choice(self.jobs))
+
+    async def kill_fails(self) -> None:
+        """A list tells of processes that don't end, or no longer."""
+        worker = self.chance.choice(self.workers)
+        for key in sorted(worker.held):
+            left = self.chance.choice([None, "7:D"])
+            worker.held[key] = worker.held[key].model_copy(update={"kill_failed": left})
+        await worker.report()
 
     async def time_passes(self) -> None:
         await self.bench.sweep(after_s=self.chance.choice([1, 10, 16, 61]))

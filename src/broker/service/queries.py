@@ -263,9 +263,7 @@ async def list_events(broker: Broker, since: int, wanted: EventFilter, limit: in
         assert last is not None
         # A full page goes on after its last event; a short one has seen all there is.
         cursor = rows[-1]["seq"] if len(rows) == limit else max(since, last["seq"])
-        return EventList(
-            events=[views.event(row) for row in rows], next_cursor=cursor, pruned_to=_gap(tx, since, wanted.job)
-        )
+        return EventList(events=views.events(rows), next_cursor=cursor, pruned_to=_gap(tx, since, wanted.job))
 
     return await broker.store.read(fn)
 

@@ -15,7 +15,7 @@ from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import TERMINAL, Cause, Facts, Said, Step, ready_until, step
 from broker.service.rows import read_job
 from broker.service.wake import Happened, JobChanged, JobReady, RoomFree
-from broker.store.contract import Store, Tx, Value
+from broker.store.contract import Row, Store, Tx, Value
 from broker.wire.events import EventType
 from broker.wire.states import JobState
 
@@ -370,6 +370,14 @@ def join_line(tx: Tx, job: int, shape: int) -> None:
 
 def leave_line(tx: Tx, job: int) -> None:
     """This job is not queued any more, or waits for others."""
-    line = tx.one("leave_line", job=job)
+    _close_if_empty(tx, tx.one("leave_line", job=job))
+
+
+def pass_in_line(tx: Tx, job: int) -> None:
+    """This job is queued, and can't be given to anybody: whoever stands behind it has the turn."""
+    _close_if_empty(tx, tx.one("pass_in_line", job=job))
+
+
+def _close_if_empty(tx: Tx, line: Row | None) -> None:
     if line is not None and line["head"] is None:
         tx.run("close_line", shape=line["shape"], place=line["place"])

@@ -51,6 +51,18 @@ UPDATE lines SET (priority, head) = (
 WHERE head = :job
 RETURNING shape, place, head;
 
+-- name: pass_in_line
+-- The head of a line can't be read: the one behind it has its turn.
+UPDATE lines SET (priority, head) = (
+  SELECT jobs.priority, jobs.id FROM jobs
+  WHERE jobs.shape = lines.shape AND jobs.place = lines.place AND jobs.state = 'queued' AND jobs.blocked = 0
+    AND (jobs.priority < lines.priority OR (jobs.priority = lines.priority AND jobs.id > lines.head))
+  ORDER BY jobs.priority DESC, jobs.id
+  LIMIT 1
+)
+WHERE head = :job
+RETURNING shape, place, head;
+
 -- name: close_line
 -- Nobody stands in this line.
 DELETE FROM lines WHERE shape = :shape AND place = :place AND head IS NULL;
