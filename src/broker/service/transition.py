@@ -45,12 +45,13 @@ def apply(
     What the change means for the jobs that depend on this one is written too. Returns the rows as they are now.
     """
     done = _write(tx, job, assignment, cause, facts, actor=actor, listened=listened)
-    if job.state in TERMINAL or done.job.state in TERMINAL:
-        spread = _cascade(tx, job.state, done.job, facts.listened)
-        return Step(done.job, done.assignment, done.events, spread=spread)
-    if done.job.state is JobState.QUEUED is not job.state:
-        return Step(_queued_again(tx, done.job, facts.listened), done.assignment, done.events)
-    return done
+    now, spread = done.job, False
+    if job.state in TERMINAL or now.state in TERMINAL:
+        spread = _cascade(tx, job.state, now, facts.listened)
+    if now.state is JobState.QUEUED is not job.state:  # also from a loss that was its end: after those it had decided
+        now = _queued_again(tx, now, facts.listened)
+        spread = spread or now.state is not JobState.QUEUED
+    return Step(now, done.assignment, done.events, spread)
 
 
 def _write(

@@ -167,6 +167,7 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
         started_at=at(row["started_at"]),
         ended_at=at(row["ended_at"]),
         duration_s=_duration(row, tx.now_ms),
+        logs_pruned=None if row["logs_kept"] else True,
         warnings=_warnings(row, state),
     )
 
