@@ -201,3 +201,26 @@ async def test_running_work_of_another_actor_must_be_confirmed(make_bench, free_
     assert refused.value.code is ProblemCode.CONFIRMATION_NEEDED
     assert confirmed.counts == {"stopping": 1}
     assert (await bench.client.job_get(job)).stopping.by == "agent"
+
+
+@pytest.mark.trial("B27")
+@pytest.mark.guarantee("G14")
+@pytest.mark.parametrize("waits", ["in the queue", "for a parent", "for a worker that fits", "to be acknowledged"])
+async def test_whatever_a_job_waits_for_its_cancel_holds_at_once_and_a_repeat_says_so(bench, waits: str) -> None:
+    parent = await bench.submit(worker="nobody")
+    job = await bench.submit(
+        depends_on=[parent] if waits == "for a parent" else None,
+        worker="nobody" if waits == "for a worker that fits" else None,
+    )
+    worker = await bench.registered()
+    if waits == "to be acknowledged":
+        delivery = await worker.one()
+
+    first = (await bench.client.job_cancel(CancelRequest(job=[job]))).jobs[0]
+    state = await bench.state(job)
+    again = (await bench.client.job_cancel(CancelRequest(job=[job]))).jobs[0]
+
+    assert (first.note, state, again.note) == ("cancelled before it ran", "cancelled", "was cancelled already")
+    if waits == "to be acknowledged":
+        assert await worker.ack(delivery) is VerdictWord.STALE_ASSIGNMENT
+    assert (await worker.poll()).deliveries == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from broker.wire.jobs import CancelRequest
@@ -304,25 +302,3 @@ async def test_a_job_that_is_queued_again_waits_by_what_its_parents_are_now(benc
 
     assert waiting.code == "dependencies"
     assert (await b.one()).job == child
-
-
-@pytest.mark.parametrize("rounds", [60])
-@pytest.mark.guarantee("G24")
-async def test_a_child_submitted_while_its_parent_fails_is_refused_or_cancelled_never_stranded(
-    bench, rounds: int
-) -> None:
-    worker = await bench.registered(slots=1)
-    for _ in range(rounds):
-        parent = await bench.submit()
-        delivery = await worker.running()
-        outcomes = await asyncio.gather(
-            bench.submit(depends_on=[parent]), worker.finish(delivery, exit_code=1), return_exceptions=True
-        )
-        child, verdict = outcomes
-        assert verdict is VerdictWord.ACCEPTED
-        if isinstance(child, int):
-            assert await bench.state(child) == "cancelled"
-        else:
-            assert isinstance(child, Refused) and child.code is ProblemCode.DEPENDENCY_UNSATISFIABLE
-    counts = (await bench.client.job_list()).counts
-    assert "queued" not in counts

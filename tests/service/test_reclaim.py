@@ -342,7 +342,8 @@ async def test_only_a_recovered_worker_may_claim(bench) -> None:
     assert (len(nothing.deliveries), len(something.deliveries)) == (0, 1)
 
 
-@pytest.mark.parametrize("meanwhile", ["ends", "is heard"])
+@pytest.mark.parametrize("meanwhile", ["ends", "is heard", "is claimed anew"])
+@pytest.mark.trial("B04")
 @pytest.mark.guarantee("G6")
 async def test_a_late_expiry_does_not_touch_what_changed_between_its_read_and_its_write(bench, meanwhile: str) -> None:
     job = await bench.submit()
@@ -356,18 +357,27 @@ async def test_a_late_expiry_does_not_touch_what_changed_between_its_read_and_it
         result = await real(fn, **kwargs)
         if not reads and isinstance(result, list):
             reads.append(result)
-            if meanwhile == "ends":
-                await worker.finish(delivery, exit_code=0)
-            else:
-                await worker.report()
+            await happens()
         return result
+
+    async def happens() -> None:
+        match meanwhile:
+            case "ends":
+                await worker.finish(delivery, exit_code=0)
+            case "is heard":
+                await worker.report()
+            case _:
+                await worker.finish(delivery, Outcome.LOST)
+                other = await bench.registered("w2")
+                await other.running()
 
     object.__setattr__(bench.broker, "store", _Between(bench.broker.store, between))
     await sweeps.expire_leases(bench.broker)
 
     assert reads[0], "the sweep saw a lease that was over"
     assert await bench.state(job) == ("completed" if meanwhile == "ends" else "running")
-    assert await bench.assignments(job) == ["succeeded" if meanwhile == "ends" else "started"]
+    expected = {"ends": ["succeeded"], "is heard": ["started"], "is claimed anew": ["expired", "started"]}
+    assert await bench.assignments(job) == expected[meanwhile]
 
 
 class _Between:

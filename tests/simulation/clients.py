@@ -10,6 +10,7 @@ from broker.client import BrokerClient, Unreachable
 from broker.wire.jobs import CancelRequest, JobSpec
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import DependencyPolicy, OnWorkerLost
+from broker.wire.workers import WorkerUpdate
 from simulation.hosts import URL
 from simulation.loop import Machine, Process, VirtualLoop
 from simulation.network import Link, Network
@@ -72,6 +73,20 @@ class Client:
         self.jobs += range(first, first + count)
         return first
 
+    async def update(self, worker: str, request: WorkerUpdate) -> bool:
+        """Whether the broker took it."""
+        try:
+            await self._client.worker_update(worker, request)
+        except (Unreachable, Refused) as error:
+            self._tell(str(self.process), f"{request} of {worker}: {error}")
+            return isinstance(error, Refused) and error.code is ProblemCode.UNKNOWN_WORKER
+        self._tell(str(self.process), f"{request} of {worker}")
+        return True
+
+    async def resume(self, worker: str) -> None:
+        while not await self.update(worker, WorkerUpdate(resume=True)):
+            await asyncio.sleep(1)
+
     async def _submit(self) -> None:
         await self.submit(self._spec())
 
@@ -121,7 +136,7 @@ class Client:
     def _spec(self) -> JobSpec:
         chance = self._chance
         plan = Plan(
-            run_s=chance.choice((0.0, 0.05, chance.random() * 4, chance.random() * 30)),
+            run_s=chance.choice((0.0, 0.05, chance.random() * 4, chance.random() * 30, chance.random() * 30)),
             lines=chance.choice((0, 1, 5, 20)),
             exit=chance.choice((0, 0, 0, 1)),
             term_s=chance.choice((0.0, 0.0, chance.random() * 6, None)),

@@ -30,11 +30,22 @@ class Disk:
         self.crash_at: Callable[[str], bool] = lambda where: False
         self.opened: Callable[[sqlite3.Connection], None] = lambda connection: None
         self.committed: Callable[[sqlite3.Connection], None] = lambda connection: None
+        self._full = False
         self._connections: list[sqlite3.Connection] = []
         self.connect = Connect(self._writer, self._reader)
 
     async def wait(self) -> None:
         await asyncio.sleep(self.slow_s * self._chance.random() ** 4)
+
+    def limit(self, *, full: bool) -> None:
+        """Full: the database may not grow. What is in it already can be changed, as far as no page is needed."""
+        self._full = full
+        for one in self._connections[:1]:
+            self._limit(one)
+
+    def _limit(self, one: sqlite3.Connection) -> None:
+        (pages,) = one.execute("PRAGMA page_count").fetchone()
+        one.execute(f"PRAGMA max_page_count = {pages if self._full else 1 << 30}")
 
     def let_go(self) -> None:
         """Its process is dead: no transaction is open, since each ran in one piece."""
@@ -93,6 +104,7 @@ class _Writer(_Lane):
         if not self._watched:  # the first call migrates
             self._watched = True
             disk.opened(self._one)
+            disk._limit(self._one)
         disk.committed(self._one)
         if disk.crash_at("after a commit"):
             await asyncio.Future()

@@ -17,6 +17,7 @@ from broker.http.auth import Doorman
 from broker.service.context import Broker
 from broker.wire.settings import BrokerSettings
 from broker.wire.workers import Registration
+from simulation import nature
 from simulation.disk import Disk
 from simulation.loop import Machine, Process, VirtualLoop
 from simulation.network import Link, Network
@@ -33,7 +34,14 @@ class BrokerHost:
     """The broker's machine. `door`: its application, while it answers."""
 
     def __init__(
-        self, loop: VirtualLoop, state: Path, settings: BrokerSettings, network: Network, disk: Disk, app: FastAPI
+        self,
+        loop: VirtualLoop,
+        state: Path,
+        settings: BrokerSettings,
+        network: Network,
+        disk: Disk,
+        app: FastAPI,
+        chance: random.Random,
     ) -> None:
         self.machine = Machine("broker")
         self.process: Process | None = None
@@ -43,6 +51,7 @@ class BrokerHost:
         self.state = state
         self.hears = lambda: True
         self.disk = disk
+        self._chance = chance
         self._loop, self._settings, self._network, self._app = loop, settings, network, app
         self._leave = asyncio.Event()
         self.starts = 0
@@ -97,6 +106,7 @@ class BrokerHost:
     def power_off(self) -> None:
         self.kill(silently=True)
         self.powered = False
+        nature.lose_power(self.state / "logs", self._chance)
 
     def power_on(self) -> None:
         self.machine.booted_at = self._loop.time()

@@ -29,11 +29,12 @@ class Stuck(Exception):
 
 
 class Machine:
-    """What shares clocks, and a power switch. `wall_s`: how far its wall clock is off; it may jump."""
+    """What shares clocks, and a power switch. `wall_s`: how far its wall clock is off; it may jump. `full`: its disk."""
 
     def __init__(self, name: str, wall_s: float = 0.0) -> None:
         self.name = name
         self.wall_s = wall_s
+        self.full = False
         self.booted_at = 0.0
         self.boots = 1
 

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections import namedtuple
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
@@ -31,10 +32,28 @@ def take_over(loop: VirtualLoop, seed: int) -> None:
     _take_over_time(loop)
     _take_over_chance(random.Random(f"{seed}/nature"))
     anyio.to_thread.run_sync = _at_once  # type: ignore[assignment]
-    os.fsync = lambda fd: None  # type: ignore[assignment]  # what a power loss takes is the disk model's matter
-    shutil.disk_usage = lambda path: _Usage(1 << 40, 1 << 39, 1 << 39)  # type: ignore[assignment]
+    os.fsync = _sync  # type: ignore[assignment]
+    shutil.disk_usage = lambda path: _Usage(1 << 40, 1 << 39, 0 if here().full else 1 << 39)  # type: ignore[assignment]
     serial = itertools.count(1)
     asyncio.Event.__hash__ = lambda self: self.__dict__.setdefault("_serial", next(serial))  # type: ignore[method-assign]
+
+
+_synced: dict[int, int] = {}
+
+
+def _sync(file: int) -> None:
+    """What of a file survives a power loss, by its inode."""
+    found = os.fstat(file)
+    _synced[found.st_ino] = found.st_size
+
+
+def lose_power(directory: Path, chance: random.Random) -> None:
+    """Of each file below, some of what was not synced is gone."""
+    for path in sorted(directory.rglob("*")):
+        if path.is_file():
+            found = path.stat()
+            safe = min(_synced.get(found.st_ino, 0), found.st_size)
+            os.truncate(path, safe + int((found.st_size - safe) * chance.random()))
 
 
 def here() -> Machine:

@@ -51,7 +51,7 @@ _LEGAL_ASSIGNMENTS = {
     for was in rule.assignment_from
 }
 _LIVE = ("pending", "acked", "started")
-GAP_S = 3.0
+GAP_S = 5.0
 """What a gap in the broker's listening may count at most: two sweeps and a second."""
 
 

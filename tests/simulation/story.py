@@ -21,6 +21,7 @@ from broker.client import Unreachable
 from broker.wire.jobs import JobSpec
 from broker.wire.problems import Refused
 from broker.wire.settings import BrokerSettings
+from broker.wire.workers import WorkerUpdate
 from simulation import nature
 from simulation.clients import Client
 from simulation.disk import Disk
@@ -76,11 +77,11 @@ class Story:
     def _make(self, directory: Path, app: FastAPI) -> None:
         chance = self._random("make")
         self.settings = BrokerSettings(
-            lease_s=chance.choice((6.0, 10.0, 16.0)),
-            sweep_s=1.0,
+            lease_s=chance.choice((8.0, 12.0, 20.0)),
+            sweep_s=2.0,
             poll_s=10.0,
-            exclusive_lease_s=chance.choice((8.0, 20.0)),
-            exclusive_margin_s=3.0,
+            exclusive_lease_s=chance.choice((8.0, 16.0)),
+            exclusive_margin_s=1.0,
             start_limit_s=15.0,
             max_losses=chance.choice((1, 3, 5)),
         )
@@ -92,7 +93,7 @@ class Story:
         disk.opened, disk.committed, disk.crash_at = self.oracle.watch, self.oracle.committed, self._crash_at
         state = directory / "broker"
         state.mkdir()
-        self.broker = BrokerHost(self.loop, state, self.settings, self.network, disk, app)
+        self.broker = BrokerHost(self.loop, state, self.settings, self.network, disk, app, self._random("power"))
         self.network.served = self.broker
         deaf = self._random("deaf")
         if "no_wakes" in self.swarm.others:
@@ -144,7 +145,6 @@ class Story:
         self.loop.create_task(self._look_now_and_then())
         await asyncio.sleep(FAULTS_UNTIL_S)
         await self._heal()
-        await asyncio.sleep(IN_FLIGHT_S)
         while self.loop.time() < DONE_BY_S and not self._all_over():
             await asyncio.sleep(1)
         if not self._all_over():
@@ -181,6 +181,7 @@ class Story:
         self.network.weather = Weather()
         self.crash_at_commit = 0
         self.broker.disk.slow_s = 0.004
+        self.broker.disk.limit(full=False)
         for link in self._links():
             link.there = link.back = True
         for process in list(self._frozen):
@@ -190,9 +191,13 @@ class Story:
         self.broker.start()
         for worker in self.workers:
             worker.yard.no_room = 0.0
+            worker.machine.full = False
             if not worker.powered:
                 worker.power_on()
             worker.start()
+        await asyncio.sleep(IN_FLIGHT_S)
+        for worker in self.workers:
+            await self.clients[0].process.spawn(self.clients[0].resume(worker.name))
 
     async def _probe(self) -> None:
         """A job that comes to an idle fleet starts within one poll, whatever was lost on the way."""
@@ -247,6 +252,10 @@ class Story:
 
     def some_machine(self) -> Machine:
         return self.chance.choice([self.broker.machine, *(worker.machine for worker in self.workers)])
+
+    def update_worker(self, worker: WorkerHost, request: WorkerUpdate) -> None:
+        client = self.chance.choice(self.clients)
+        client.process.spawn(client.update(worker.name, request))
 
     def some_life(self) -> Life | None:
         lives = [life for worker in self.workers for life in worker.yard.lives.values() if life.process.alive]
@@ -321,7 +330,7 @@ class Story:
             error = said.pop("exc_info", None)
             process = HERE.get(None)
             self.tell(str(process), f"{event} {said}")
-            if error:
+            if error and "StorageFull" not in _why(error):  # a full disk is told of, and no fault of ours
                 self.oracle.violations.append(f"{self.loop.time():.3f} s: {process} says: {event} {said} {_why(error)}")
             raise structlog.DropEvent
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from broker.wire.workers import WorkerUpdate
 from simulation.network import Weather
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ KINDS = (
     "wall_jumps",
     "slow_disk",
     "crash_at_commit",
+    "broker_disk_full",
+    "worker_disk_full",
+    "worker_closed",
 )
 WEATHERS = ("lost", "answer_lost", "doubled", "late", "slow")
 OTHERS = ("no_wakes", "no_room")
@@ -189,6 +193,30 @@ def _crash_at_commit(story: Story) -> None:
     story.crash_at_commit = story.chance.randint(1, 12)
 
 
+def _broker_disk_full(story: Story) -> None:
+    story.tell("broker", "its disk is full")
+    story.broker.disk.limit(full=True)
+    story.later(story.some_s(1, 20), lambda: story.broker.disk.limit(full=False))
+
+
+def _worker_disk_full(story: Story) -> None:
+    machine = story.some_worker().machine
+    machine.full = True
+    story.tell(machine.name, "its disk is full")
+
+    def room() -> None:
+        machine.full = False
+
+    story.later(story.some_s(1, 40), room)
+
+
+def _worker_closed(story: Story) -> None:
+    """Somebody lets it take no more work for a while."""
+    worker = story.some_worker()
+    story.update_worker(worker, WorkerUpdate(drain=True) if story.chance.random() < 0.5 else WorkerUpdate(cordon=True))
+    story.later(story.some_s(2, 40), lambda: story.update_worker(worker, WorkerUpdate(resume=True)))
+
+
 _FAULTS: dict[str, Callable[[Story], None]] = {
     "worker_killed": _worker_killed,
     "worker_told_to_end": _worker_told_to_end,
@@ -207,4 +235,7 @@ _FAULTS: dict[str, Callable[[Story], None]] = {
     "wall_jumps": _wall_jumps,
     "slow_disk": _slow_disk,
     "crash_at_commit": _crash_at_commit,
+    "broker_disk_full": _broker_disk_full,
+    "worker_disk_full": _worker_disk_full,
+    "worker_closed": _worker_closed,
 }

@@ -18,6 +18,8 @@ from support.processes import Process, processes_of
 from support.waiting import eventually
 
 AGAIN_S = 0.05
+SILENCE = ("worker_lost", "lease_ended")
+"""Why what was executed, and not killed, may be given up: one of both sides heard nothing for a whole lease."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,10 @@ class Ledger:
             if attempt.exit_code is not None and ends.get(name) != str(attempt.exit_code) and not stopped(attempt):
                 yield f"{name} has exit code {attempt.exit_code}, and its process said {ends.get(name)}"
         given_up = [name for name in started if name in attempts and attempts[name].state.value == "expired"]
+        for name in given_up if asked.id not in hurt else []:
+            reason = attempts[name].reason
+            if reason is None or reason.code not in SILENCE:
+                yield f"{name} was given up because of {reason}"
         if len(started) - len(given_up) > 1:
             yield f"executed as {started}, of which only {given_up} were given up"
         if asked.policy == "orphan" and len(started) > 1:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.wire.states import LimitCode
 from broker.wire.workers import Outcome
 from support.waiting import eventually
 from worker.process import records
@@ -77,6 +78,10 @@ async def left_by_itself(room, shim, marks) -> None:
     (marks / "leave").touch()
 
 
+async def over_a_limit(room, shim, marks) -> None:
+    (marks / "quiet").touch()
+
+
 async def main_process_killed(room, shim, marks) -> None:
     os.kill(shim.started().pid, signal.SIGKILL)
 
@@ -93,6 +98,7 @@ async def shim_and_zygote_killed(room, shim, marks) -> None:
 WAYS = {
     stopped: (Outcome.STOPPED, None),
     out_of_lease: (Outcome.LEASE_ENDED, None),
+    over_a_limit: (Outcome.LIMIT, None),
     left_by_itself: (Outcome.EXITED, 3),
     main_process_killed: (Outcome.EXITED, None),
     shim_killed: (Outcome.LOST, None),
@@ -103,7 +109,7 @@ WAYS = {
 def matrix() -> Iterator[object]:
     """Every kind by itself, and all at once. Ways that wait for a grace of a second take those that don't hold still."""
     for way in WAYS:
-        slow = way in (left_by_itself, main_process_killed)
+        slow = way in (over_a_limit, left_by_itself, main_process_killed)
         for kind in ([kind for kind in KINDS if kind in RESTLESS] if slow else KINDS) + ["all"]:
             for cgroups in (True, False):
                 kinds = KINDS if kind == "all" else [kind]
@@ -118,7 +124,8 @@ def matrix() -> Iterator[object]:
 @pytest.mark.guarantee("G13")
 async def test_when_a_job_has_ended_nothing_of_it_runs(closed_room, marks, way, kinds, cgroups):
     closed_room.open(cgroups=cgroups)
-    shim = await begun(closed_room, marks, *kinds, grace_s=0.1, linger_s=0.1)
+    limits = {LimitCode.IDLE_TIMEOUT: 2.0} if way is over_a_limit else {}
+    shim = await begun(closed_room, marks, *kinds, grace_s=0.1, linger_s=0.1, limits=limits)
     assert {*kinds} - RESTLESS <= {*living(marks)}
     await way(closed_room, shim, marks)
     final = await closed_room.ended(shim)
