@@ -117,6 +117,14 @@ class Conditions(Frozen):
 class JobSpec(Conditions, Program):
     """What was asked for. It never changes after the submit."""
 
+    gpus: int | None = Field(default=None, ge=0, le=512, description="Devices, on one host; alone on them.")
+    vram_gb: float | None = Field(default=None, gt=0, le=1 << 20, description="Per GPU, which others may share.")
+    ram_gb: float | None = Field(default=None, gt=0, le=1 << 20)
+    resources: dict[Name, Annotated[int, Field(ge=1, le=1_000_000)]] | None = Field(
+        default=None, description="Counts of what workers offer.", max_length=64
+    )
+    arch: Name | None = None
+    os: Literal["linux", "macos"] | None = None
     worker: Name | None = Field(default=None, description="Run on this worker only.")
     depends_on: list[Annotated[int, Field(ge=1, le=MOST_ID)]] | None = Field(
         default=None, description="Start after these jobs.", max_length=1000
@@ -138,6 +146,8 @@ class JobSpec(Conditions, Program):
             raise ValueError("argv is empty")
         if self.venv is not None and self.conda is not None:
             raise ValueError("give at most one of venv and conda")
+        if self.gpus == 0 and self.vram_gb is not None:
+            raise ValueError("vram_gb is of a GPU, and gpus is 0")
         return self
 
 
@@ -148,6 +158,8 @@ class Reason(Frozen):
     message: str
     limit_s: float | None = Field(default=None, description="Of a time limit: what was allowed.")
     seen_s: float | None = Field(default=None, description="Of a time limit: what was seen.")
+    need: float | None = Field(default=None, description="Of something that is short: how much of it is needed.")
+    have: float | None = Field(default=None, description="And how much there is for it.")
 
 
 class Stopping(Frozen):
@@ -169,6 +181,7 @@ class Assignment(Frozen):
     exit_code: int | None = None
     signal: str | None = None
     reason: Reason | None = None
+    gpus: list[str] | None = Field(default=None, description="The devices that it was given.")
     started_at: datetime | None = None
     ended_at: datetime | None = None
     expired_at: datetime | None = None
@@ -190,6 +203,7 @@ class Job(Frozen):
     array: int | None = None
     array_index: int | None = None
     worker: str | None = None
+    gpus: list[str] | None = Field(default=None, description="The devices that it was given.")
     attempt: int | None = None
     exit_code: int | None = None
     reason: Reason | None = None
