@@ -128,6 +128,43 @@ async def test_a_finishing_worker_waits_for_the_broker_too(quick: Fleet) -> None
         assert await output_of(client, job) == b"up\ndone\n"
 
 
+CHECKPOINTS = """
+trap 'echo saved > $JOBD_CHECKPOINT_DIR/state; exit 0' TERM
+if [ -e $JOBD_CHECKPOINT_DIR/state ]; then echo resumed; exit 0; fi
+echo up; while :; do sleep 0.05; done
+"""
+
+
+async def test_a_worker_that_ends_with_checkpoints_has_its_jobs_saved_and_gone_on_elsewhere(quick: Fleet) -> None:
+    """But not one that must never run twice: it goes on in its shim, and the worker does not wait for it."""
+    go, checkpoints = quick.directory / "go", str(quick.directory / "checkpoints")
+    async with quick.client() as client:
+        await quick.start_worker(on_term="checkpoint", checkpoint_root=checkpoints)
+        job = await submit(client, CHECKPOINTS)
+        orphan = await submit(client, until(go, "exit 7"), on_worker_lost="orphan")
+        for id_ in (job, orphan):
+            await eventually(lambda id_=id_: running(client, id_))
+        await eventually(lambda: _has_output(client, job))
+
+        quick.workers["w1"].send_signal(signal.SIGTERM)
+
+        assert await asyncio.to_thread(quick.workers["w1"].wait, 30) == 0
+        assert '"left_to_their_shims": 1' in said(quick)
+        got = await client.job_get(job, detail="full")
+        assert (got.state, got.reason.code) == (JobState.QUEUED, "preempted")
+        assert (await client.job_get(orphan)).state is JobState.RUNNING
+        await quick.start_worker("w2", checkpoint_root=checkpoints)
+        assert (await ended(client, job)).exit_code == 0
+        assert await output_of(client, job) == b"resumed\n"
+        await quick.start_worker("w1")
+        go.touch()
+        assert (await ended(client, orphan)).exit_code == 7
+
+
+async def _has_output(client: BrokerClient, job: int) -> bool:
+    return "up" in await client.job_logs(job)
+
+
 async def _attempts(client: BrokerClient, job: int) -> int:
     return len((await client.job_get(job, detail="full")).assignments or [])
 

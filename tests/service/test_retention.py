@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
 
 from broker.app import run_broker
@@ -398,3 +400,21 @@ async def test_who_reads_on_from_before_a_gap_is_told(bench) -> None:
     assert (await bench.client.job_events(since=page.next_cursor)).pruned_to is None
     assert (await bench.client.job_events(job=kept)).pruned_to is None
     assert (await bench.client.job_events(since=0, job=1)).pruned_to is not None
+    assert await first_of_stream(bench, cursor) == ("pruned", {"to": page.pruned_to})
+    kind, event = await first_of_stream(bench, page.pruned_to)
+    assert (kind, event["seq"]) == ("event", page.pruned_to + 1)
+
+
+async def first_of_stream(bench, since: int) -> tuple[str, dict[str, object]]:
+    transport = httpx.AsyncHTTPTransport(uds=str(bench.directory / "broker.sock"))
+    async with (
+        httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as client,
+        client.stream("GET", "/v1/events/stream", params={"since": since}) as stream,
+    ):
+        told: dict[str, str] = {}
+        async for line in stream.aiter_lines():
+            if not line:
+                break
+            name, _, value = line.partition(": ")
+            told[name] = value
+        return told["event"], json.loads(told["data"])

@@ -170,6 +170,26 @@ def test_a_database_of_before_the_limits_keeps_all_it_has_and_takes_the_new_stat
             connection.execute("DELETE FROM jobs WHERE id = 3")
 
 
+def test_a_database_of_before_retention_keeps_its_output_and_knows_which_jobs_have_an_environment(
+    tmp_path: Path,
+) -> None:
+    with database(tmp_path / "d") as connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        migrate.migrate(connection, _of_today(7))
+        connection.executescript(BEFORE_STOPS)
+        connection.execute("INSERT INTO specs (id, json) VALUES (2, ?)", ('{"command": "true", "env": {"A": "1"}}',))
+        connection.execute("UPDATE jobs SET spec = 2 WHERE id = 3")
+
+        migrate.migrate(connection, _of_today(8))
+
+        kept = connection.execute("SELECT id, logs_kept, env_kept FROM jobs ORDER BY id").fetchall()
+        assert kept == [(3, 1, 1), (4, 1, 0), (5, 1, 0)]
+        assert connection.execute("SELECT * FROM dependencies").fetchall() == [(4, 3, None), (5, 3, None)]
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        with pytest.raises(sqlite3.IntegrityError):
+            connection.execute("INSERT INTO dependencies (child, parent) VALUES (99, 3)")
+
+
 @pytest.mark.parametrize("state", JobState)
 def test_every_state_of_a_job_can_be_kept_and_ends_with_a_time_or_without(tmp_path: Path, state: JobState) -> None:
     over = state not in (JobState.QUEUED, JobState.ASSIGNED, JobState.RUNNING)
