@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
 
 from broker.app import run_broker
@@ -65,6 +67,7 @@ async def kinds(bench) -> list[EventType]:
 # ---- the two clocks
 
 
+@pytest.mark.trial("B83")
 @pytest.mark.guarantee("G27")
 async def test_output_goes_first_and_is_told_apart_from_none(bench) -> None:
     worker = await bench.registered()
@@ -160,6 +163,7 @@ async def test_output_does_not_outlive_its_row(make_bench) -> None:
     assert not (bench.directory / "logs" / "0" / str(job)).exists()
 
 
+@pytest.mark.trial("B110")
 async def test_many_go_in_batches_with_one_event_each(bench) -> None:
     array = await bench.submit(count=350)
     await bench.client.job_cancel(CancelRequest(array=array))
@@ -186,6 +190,7 @@ def test_output_goes_by_whichever_is_the_shorter() -> None:
 # ---- what must stay
 
 
+@pytest.mark.trial("B96")
 @pytest.mark.guarantee("G27")
 async def test_a_parent_stays_while_a_job_that_has_not_ended_depends_on_it(bench) -> None:
     worker = await bench.registered()
@@ -205,6 +210,7 @@ async def test_a_parent_stays_while_a_job_that_has_not_ended_depends_on_it(bench
     assert (await bench.client.job_list()).total == 0
 
 
+@pytest.mark.trial("B96")
 @pytest.mark.guarantee("G27")
 async def test_the_end_of_a_parent_that_is_gone_still_decides_a_child_that_is_queued_again(bench) -> None:
     """With policy failure: the parent is orphaned, so the child may start; the parent comes back and completes, which
@@ -286,6 +292,7 @@ async def test_a_holder_of_output_that_is_gone_may_forget_it(bench) -> None:
     assert not (bench.directory / "logs" / "0" / str(delivery.job)).exists()
 
 
+@pytest.mark.trial("B113")
 @pytest.mark.guarantee("G27")
 async def test_a_clock_that_jumps_removes_nothing(bench) -> None:
     worker = await bench.registered()
@@ -393,3 +400,21 @@ async def test_who_reads_on_from_before_a_gap_is_told(bench) -> None:
     assert (await bench.client.job_events(since=page.next_cursor)).pruned_to is None
     assert (await bench.client.job_events(job=kept)).pruned_to is None
     assert (await bench.client.job_events(since=0, job=1)).pruned_to is not None
+    assert await first_of_stream(bench, cursor) == ("pruned", {"to": page.pruned_to})
+    kind, event = await first_of_stream(bench, page.pruned_to)
+    assert (kind, event["seq"]) == ("event", page.pruned_to + 1)
+
+
+async def first_of_stream(bench, since: int) -> tuple[str, dict[str, object]]:
+    transport = httpx.AsyncHTTPTransport(uds=str(bench.directory / "broker.sock"))
+    async with (
+        httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as client,
+        client.stream("GET", "/v1/events/stream", params={"since": since}) as stream,
+    ):
+        told: dict[str, str] = {}
+        async for line in stream.aiter_lines():
+            if not line:
+                break
+            name, _, value = line.partition(": ")
+            told[name] = value
+        return told["event"], json.loads(told["data"])

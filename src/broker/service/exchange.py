@@ -17,13 +17,14 @@ import structlog
 from broker.core.ending import executed, final_cause, implies_start, loss, told_of_end, told_of_loss
 from broker.core.fence import Standing, standing
 from broker.core.matching import Machine
-from broker.core.rows import AssignmentRow, JobRow
+from broker.core.rows import AssignmentRow, JobRow, StopKind
 from broker.core.states import LIVE, Cause, Facts, Illegal, Said
 from broker.failpoint import failpoint
 from broker.service import dispatch, machines, unreadable, views
 from broker.service.context import Broker, Caller
 from broker.service.registration import admit_name, known_worker, speaks_for
 from broker.service.rows import assignment_row, job_row, read_job
+from broker.service.stops import request_stop
 from broker.service.transition import apply, decide, say, worker_event
 from broker.service.wake import JobChanged, Parked, RoomFree
 from broker.service.workers import settle_drain
@@ -96,6 +97,8 @@ async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, clien
         if not heard.fresh:
             return None
         heard.note_accepts(accepts=said.accept)
+        if said.ending:
+            heard.give_back()
         stops = heard.stops()
         number, deliveries = heard.deliveries(claims=said.accept)
         urgent = bool(deliveries or stops or heard.news)
@@ -240,6 +243,22 @@ class _Exchange:
         """Whether the worker itself takes new work now: what waits can say so."""
         if bool(self.worker["accepts"]) != accepts:
             self.tx.run("note_accepts", worker=self.worker["id"], accepts=int(accepts))
+
+    def give_back(self) -> None:
+        """The worker ends: what it runs is asked to stop, and is queued again when its tree is gone. What must never run
+        twice is left to its shim. A repeat changes nothing."""
+        why = f"its worker {self.worker['name']} ends"
+        for job, row in self._rows.reserved():
+            fresh = read_job(self.tx, job.id)
+            if fresh is None or row.state not in LIVE or fresh.policy is OnWorkerLost.ORPHAN:
+                continue
+            if row.state is AssignmentState.PENDING:
+                facts = Facts(
+                    now=self.tx.now_ms, listened=self._listened, reason_code="preempted", reason=why, gone=True
+                )
+                self._apply(_Entry(fresh, row, Standing.LIVE), Cause.PREEMPT_REQUEUED, facts)
+            else:
+                request_stop(self.tx, self.broker, fresh, row, StopKind.WORKER_ENDS, self.worker["name"], why)
 
     def stops(self) -> list[Stop]:
         return _stops(self.tx, self.worker["id"], self.said.held)

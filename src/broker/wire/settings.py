@@ -139,10 +139,10 @@ class WorkerSettings(ClientSettings):
         default=None,
         description="Where checkpoint directories are kept; a shared file system keeps them over machines.",
     )
-    on_term: Literal["leave", "finish"] = Field(
+    on_term: Literal["leave", "finish", "checkpoint"] = Field(
         default="leave",
         description="On SIGTERM: leave ends at once, jobs go on in their shims; finish takes nothing new and ends after "
-        "the last job. A second signal ends at once.",
+        "the last job; checkpoint has the jobs stopped, with their grace, and queued again. A second signal ends at once.",
     )
     linger_s: float = Field(
         default=2,
