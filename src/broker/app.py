@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import importlib.metadata
 import os
 import resource
@@ -25,42 +24,21 @@ from broker.failpoint import failpoint
 from broker.http import auth, fleet, jobs, problems, streams, system
 from broker.logs.files import LogFiles
 from broker.service import dispatch, sweeps
-from broker.service.clock import Clock, Listening, SystemClock
+from broker.service.clock import Clock, Jumps, Listening, SystemClock
 from broker.service.context import Broker
 from broker.service.feed import Feed
 from broker.service.wake import Wake
+from broker.state import DATABASE_NAME, INSTALLATION_NAME, LOGS_NAME, RESTORED_NAME, AlreadyRunning, state_lock
 from broker.store.contract import Store, StoreUnusable, Tx
 from broker.store.sqlite import Connect, open_sqlite
 from broker.wire.settings import BrokerSettings, ConfigurationError
 
-__all__ = ["AlreadyRunning", "StoreUnusable"]  # what can keep a broker from starting
+__all__ = ["AlreadyRunning", "StoreUnusable", "state_lock"]  # what can keep a broker from starting
 
 log = structlog.get_logger("broker")
 
-LOCK_NAME = "broker.lock"
-DATABASE_NAME = "jobd.sqlite3"
-INSTALLATION_NAME = "installation"
 SHUTDOWN_GRACE_S = 5
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-class AlreadyRunning(Exception):
-    """Another broker holds the lock of this state directory."""
-
-
-@contextmanager
-def state_lock(state: Path) -> Iterator[None]:
-    """The one flock of a state directory, taken before the database is opened. Raises AlreadyRunning."""
-    places.private_directory(state)
-    handle = os.open(state / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise AlreadyRunning(f"a broker is running on {state} already") from None
-        yield
-    finally:
-        os.close(handle)
 
 
 @asynccontextmanager
@@ -77,6 +55,8 @@ async def open_broker(
     """
     clock = clock or SystemClock()
     wake = Wake()
+    if (state / RESTORED_NAME).exists():
+        raise StoreUnusable("a restore was interrupted: run job restore FILE --force again, and it will be finished")
     store = await open_sqlite(state / DATABASE_NAME, clock_ms=clock.wall_ms, on_commit=wake.heard, connect=connect)
     try:
         installation, listened_ms, away_ms = await _remembered(store)
@@ -88,7 +68,8 @@ async def open_broker(
             listening=Listening(clock, listened_ms, most_s=2 * settings.sweep_s + 1, away_ms=away_ms),
             wake=wake,
             feed=Feed(store, wake),
-            logs=LogFiles(state / "logs"),
+            logs=LogFiles(state / LOGS_NAME),
+            jumps=Jumps(clock),
             make_secret=lambda: secrets.token_urlsafe(32),
             installation=installation,
             version=importlib.metadata.version("jobd-mcp"),

@@ -91,7 +91,7 @@ def _run(settings: BrokerSettings, state: Path, *, with_worker: bool, successor_
             time.sleep(_LOCK_RETRY_S)
         except StoreUnusable as error:
             sys.stderr.write(f"{error}\n")
-            return EXIT_STORE
+            return EXIT_STORE if error.lasting else EXIT_FAILED
         else:
             return 0
 

@@ -49,7 +49,7 @@ class Setup:
     checkpoints: Path
     linger_s: float
     log_cap: int
-    on_term: Literal["leave", "finish"] = "leave"
+    on_term: Literal["leave", "finish", "checkpoint"] = "leave"
 
 
 class Agent:
@@ -79,7 +79,7 @@ class Agent:
             setup.log_cap,
         )
         self._short_of_room = False
-        self._finishes_on_term = setup.on_term == "finish"
+        self._on_term = setup.on_term
         self._finishing = False  # nothing new is taken, and this process ends with its last assignment
         self._fewer = anyio.Event()
 
@@ -122,6 +122,10 @@ class Agent:
             self._short_of_room = not room
             (log.info if room else log.error)("room on the disk", enough=room, directory=str(self._home.directory))
         return room
+
+    def ends(self) -> bool:
+        """Whether what runs here is to be stopped, and to go on elsewhere."""
+        return self._finishing and self._on_term == "checkpoint"
 
     def heard(self, verdict: Verdict, sent_boot_s: float) -> None:
         assignment = self._held.get((verdict.job, verdict.attempt))
@@ -183,7 +187,7 @@ class Agent:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async for number in signals:
                 name = signal.Signals(number).name
-                if self._finishes_on_term and not self._finishing:
+                if self._on_term != "leave" and not self._finishing:
                     log.info("nothing new is taken; a second signal ends at once", signal=name)
                     finish.start_soon(self._finish, scope)
                     continue
@@ -199,13 +203,17 @@ class Agent:
         """Take nothing new, and end once the broker has the end and the output of all that is held."""
         self._finishing = True
         self._exchange.poll_again()  # the parked poll says that this worker accepts
-        while self._held:
-            waiting_for = [f"{job}.{attempt}" for job, attempt in sorted(self._held)]
+        while awaited := [key for key, assignment in self._held.items() if self._is_awaited(assignment)]:
+            waiting_for = [f"{job}.{attempt}" for job, attempt in sorted(awaited)]
             log.info("waiting for", count=len(waiting_for), assignments=waiting_for[:MOST_NAMED])
             self._fewer = anyio.Event()
             await self._fewer.wait()
-        log.info("ending: all has ended")
+        log.info("ending: all has ended", left_to_their_shims=len(self._held))
         scope.cancel()
+
+    def _is_awaited(self, assignment: Assignment) -> bool:
+        """What ends by itself, or will be stopped. One that must never run twice is not stopped for a worker's sake."""
+        return self._on_term == "finish" or assignment.final is not None or not assignment.never_again
 
 
 def _key(name: str) -> Key:

@@ -183,6 +183,11 @@ class Assignment:
             self._shim.close()
 
     @property
+    def never_again(self) -> bool:
+        """Its job must not be run a second time, so that nobody stops it lightly."""
+        return self._terms.policy is OnWorkerLost.ORPHAN
+
+    @property
     def renew_every_s(self) -> float:
         return self._terms.lease_s / 4
 

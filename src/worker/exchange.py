@@ -56,6 +56,7 @@ class Holder(Protocol):
     def stop(self, stop: Stop) -> None: ...
     def deliver(self, delivery: Delivery) -> None: ...
     def accepts(self) -> bool: ...
+    def ends(self) -> bool: ...
 
 
 class MustEnd(Exception):
@@ -225,6 +226,7 @@ class Exchange:
             held=self._holder.held(),
             wait_s=wait_s,
             accept=self._holder.accepts(),
+            **({"ending": True} if self._holder.ends() else {}),  # an older broker does not know the word
         )
         sent_boot_s = boot_s()
         answer = None

@@ -67,7 +67,7 @@ def parse(arguments: list[str]) -> click.Command:
     command: click.Command = job
     context = click.Context(job, info_name="job")
     rest = list(arguments)
-    while isinstance(command, click.Group):
+    while isinstance(command, click.Group) and (rest or not command.invoke_without_command):
         name = rest.pop(0)
         found = command.get_command(context, name)
         if found is None:

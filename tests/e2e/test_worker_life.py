@@ -84,6 +84,7 @@ async def _is_paused(client: BrokerClient) -> bool:
     return await worker_state(client) is WorkerState.PAUSED
 
 
+@pytest.mark.trial("B99")
 async def test_a_second_signal_ends_a_finishing_worker_at_once_and_the_next_one_takes_up(quick: Fleet) -> None:
     go = quick.directory / "go"
     async with quick.client() as client:
@@ -125,6 +126,43 @@ async def test_a_finishing_worker_waits_for_the_broker_too(quick: Fleet) -> None
         assert await asyncio.to_thread(worker.wait, 30) == 0
         assert (await ended(client, job)).exit_code == 4
         assert await output_of(client, job) == b"up\ndone\n"
+
+
+CHECKPOINTS = """
+trap 'echo saved > $JOBD_CHECKPOINT_DIR/state; exit 0' TERM
+if [ -e $JOBD_CHECKPOINT_DIR/state ]; then echo resumed; exit 0; fi
+echo up; while :; do sleep 0.05; done
+"""
+
+
+async def test_a_worker_that_ends_with_checkpoints_has_its_jobs_saved_and_gone_on_elsewhere(quick: Fleet) -> None:
+    """But not one that must never run twice: it goes on in its shim, and the worker does not wait for it."""
+    go, checkpoints = quick.directory / "go", str(quick.directory / "checkpoints")
+    async with quick.client() as client:
+        await quick.start_worker(on_term="checkpoint", checkpoint_root=checkpoints)
+        job = await submit(client, CHECKPOINTS)
+        orphan = await submit(client, until(go, "exit 7"), on_worker_lost="orphan")
+        for id_ in (job, orphan):
+            await eventually(lambda id_=id_: running(client, id_))
+        await eventually(lambda: _has_output(client, job))
+
+        quick.workers["w1"].send_signal(signal.SIGTERM)
+
+        assert await asyncio.to_thread(quick.workers["w1"].wait, 30) == 0
+        assert '"left_to_their_shims": 1' in said(quick)
+        got = await client.job_get(job, detail="full")
+        assert (got.state, got.reason.code) == (JobState.QUEUED, "preempted")
+        assert (await client.job_get(orphan)).state is JobState.RUNNING
+        await quick.start_worker("w2", checkpoint_root=checkpoints)
+        assert (await ended(client, job)).exit_code == 0
+        assert await output_of(client, job) == b"resumed\n"
+        await quick.start_worker("w1")
+        go.touch()
+        assert (await ended(client, orphan)).exit_code == 7
+
+
+async def _has_output(client: BrokerClient, job: int) -> bool:
+    return "up" in await client.job_logs(job)
 
 
 async def _attempts(client: BrokerClient, job: int) -> int:
@@ -188,6 +226,7 @@ def test_systemd_finds_nothing_wrong_in_the_units(short_dir: Path) -> None:
     assert len(list(UNITS.glob("*.service"))) == 2
 
 
+@pytest.mark.trial("B99")
 async def test_a_service_managers_restart_of_the_worker_is_no_event_for_its_job(quick: Fleet) -> None:
     """A stand-in for systemd, which does to the worker's processes what the unit's KillMode says."""
     settings = unit("worker")
@@ -243,6 +282,7 @@ def test_the_units_do_not_restart_what_a_restart_can_not_mend() -> None:
 LEASE_S = 4.0
 
 
+@pytest.mark.trial("B13")
 @pytest.mark.parametrize("variant", ["worker stays", "worker is told to end", "worker is killed"])
 async def test_an_end_while_the_broker_is_away_arrives_once_with_its_whole_output(fleet: Fleet, variant: str) -> None:
     """Also longer than a lease, and also if the worker is restarted before the broker is back."""

@@ -19,6 +19,7 @@ from support.hardware import Hardware
 from support.waiting import eventually
 from worker.probe.devices import Devices, Tree
 from worker.probe.gpus import GpuProbe, Patience
+from worker.probe.nvml import clean
 from worker.probe.snapshot import Device, Snapshot
 
 QUICK = Patience(answer_s=5, kill_s=5, first_pause_s=0, longest_pause_s=0, absent_pause_s=0)
@@ -232,6 +233,9 @@ async def test_no_setting_and_no_token_reaches_the_child(make_probe, hardware: H
 
 # What is made of a snapshot, whatever it says.
 
+PRINTABLE = st.text(
+    st.characters(min_codepoint=32, max_codepoint=126), max_size=300
+)  # the child lets nothing else pass
 NUMBERS = st.none() | st.integers(-(2**70), 2**70) | st.sampled_from([0, 2**64 - 1, 24 << 30])
 USES = st.none() | st.lists(st.fixed_dictionaries({"pid": st.integers(0, 2**32), "bytes": NUMBERS}), max_size=4)
 DEVICE = st.fixed_dictionaries(
@@ -239,7 +243,7 @@ DEVICE = st.fixed_dictionaries(
         "index": st.integers(0, 7),
         "uuid": st.none() | st.sampled_from([A, B]),
         "parent": st.none(),
-        "model": st.none() | st.text(max_size=20).map(lambda text: text.encode("ascii", "replace").decode()),
+        "model": st.none() | PRINTABLE.map(clean),
         "partitioned": st.booleans(),
         "unified": st.booleans(),
         "total": NUMBERS,
@@ -251,7 +255,7 @@ DEVICE = st.fixed_dictionaries(
         "unhealthy": st.none() | st.just("worn"),
         "faults": st.dictionaries(
             st.sampled_from(["memory", "uuid"]),
-            st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=300),
+            PRINTABLE,
             max_size=2,
         ),
     }
@@ -335,3 +339,8 @@ def test_a_process_is_ours_by_its_cgroup_or_by_a_parent_that_is_the_very_same() 
 
     assert owners((4, 3)) == ["42.1", "42.1", None]
     assert owners((4, 9)) == [None, "42.1", None]  # the pid was used again
+
+
+@given(st.text() | st.binary())
+def test_of_what_the_driver_says_only_printable_text_passes_and_not_too_much(said: str | bytes) -> None:
+    assert clean(said).isascii() and clean(said).isprintable() and len(clean(said)) <= 200

@@ -86,6 +86,7 @@ async def test_a_job_that_ended_by_itself_before_the_stop_keeps_its_end(bench) -
     assert await bench.state(job) == "completed"
 
 
+@pytest.mark.trial("B26")
 @pytest.mark.guarantee("G14")
 async def test_a_cancel_between_ack_and_start_always_ends_cancelled(bench) -> None:
     job = await bench.submit()
@@ -100,6 +101,7 @@ async def test_a_cancel_between_ack_and_start_always_ends_cancelled(bench) -> No
     assert await bench.state(job) == "cancelled"
 
 
+@pytest.mark.trial("B26")
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.NEVER_EXECUTED])
 @pytest.mark.guarantee("G14")
 async def test_a_refusal_does_not_undo_a_cancel(bench, outcome: Outcome) -> None:
@@ -138,6 +140,7 @@ async def test_a_repeat_is_harmless_and_says_so(bench) -> None:
     assert [first.jobs[0].note, second.jobs[0].note] == ["cancelled before it ran", "was cancelled already"]
 
 
+@pytest.mark.trial("B27")
 async def test_cancelling_a_job_that_has_ended_changes_nothing(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()
@@ -201,3 +204,26 @@ async def test_running_work_of_another_actor_must_be_confirmed(make_bench, free_
     assert refused.value.code is ProblemCode.CONFIRMATION_NEEDED
     assert confirmed.counts == {"stopping": 1}
     assert (await bench.client.job_get(job)).stopping.by == "agent"
+
+
+@pytest.mark.trial("B27")
+@pytest.mark.guarantee("G14")
+@pytest.mark.parametrize("waits", ["in the queue", "for a parent", "for a worker that fits", "to be acknowledged"])
+async def test_whatever_a_job_waits_for_its_cancel_holds_at_once_and_a_repeat_says_so(bench, waits: str) -> None:
+    parent = await bench.submit(worker="nobody")
+    job = await bench.submit(
+        depends_on=[parent] if waits == "for a parent" else None,
+        worker="nobody" if waits == "for a worker that fits" else None,
+    )
+    worker = await bench.registered()
+    if waits == "to be acknowledged":
+        delivery = await worker.one()
+
+    first = (await bench.client.job_cancel(CancelRequest(job=[job]))).jobs[0]
+    state = await bench.state(job)
+    again = (await bench.client.job_cancel(CancelRequest(job=[job]))).jobs[0]
+
+    assert (first.note, state, again.note) == ("cancelled before it ran", "cancelled", "was cancelled already")
+    if waits == "to be acknowledged":
+        assert await worker.ack(delivery) is VerdictWord.STALE_ASSIGNMENT
+    assert (await worker.poll()).deliveries == []

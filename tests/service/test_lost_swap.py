@@ -26,7 +26,9 @@ async def test_a_decision_on_an_older_row_of_a_job_is_not_written(bench) -> None
     assert (older.state, older.version) < (now.state, now.version) and older.state is now.state
 
     with pytest.raises(LostSwap):
-        await store.run(lambda tx: apply(tx, older, None, Cause.CANCEL_QUEUED, Facts(now=tx.now_ms, gone=True)))
+        await store.run(
+            lambda tx: apply(tx, older, None, Cause.CANCEL_QUEUED, Facts(now=tx.now_ms, listened=0, gone=True))
+        )
 
     assert await bench.state(job) == "queued"
     assert await bench.kinds(job) == ["job_submitted", "job_assigned", "assignment_expired", "job_requeued"]

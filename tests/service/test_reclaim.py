@@ -34,6 +34,7 @@ async def test_a_silent_workers_job_is_queued_again_and_visibly(bench) -> None:
     assert (await bench.client.worker_list()).workers[0].state == "lost"
 
 
+@pytest.mark.trial("B06")
 async def test_a_lease_that_is_renewed_lasts_as_long_as_the_job(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()
@@ -47,6 +48,7 @@ async def test_a_lease_that_is_renewed_lasts_as_long_as_the_job(bench) -> None:
     assert await bench.assignments(job) == ["started"]
 
 
+@pytest.mark.trial("B14")
 @pytest.mark.guarantee("G8")
 async def test_a_job_that_must_not_run_twice_is_orphaned(bench) -> None:
     job = await bench.submit(on_worker_lost="orphan")
@@ -204,6 +206,7 @@ async def test_a_lost_unexecuted_assignment_is_closed_first_and_then_queued(benc
     assert await bench.state(job) == "queued"
 
 
+@pytest.mark.trial("B11")
 @pytest.mark.guarantee("G10")
 async def test_silence_counts_only_while_the_broker_was_listening(make_bench) -> None:
     bench = await make_bench(sweep_s=5)
@@ -224,6 +227,7 @@ async def test_silence_counts_only_while_the_broker_was_listening(make_bench) ->
     assert [await bench.state(job) for job in jobs] == ["queued"] * 3
 
 
+@pytest.mark.trial("B113")
 @pytest.mark.guarantee("G10")
 async def test_clock_jumps_reclaim_nothing(bench) -> None:
     job = await bench.submit()
@@ -275,6 +279,7 @@ async def test_a_restarted_broker_says_once_how_long_nobody_listened(short_dir: 
     assert gaps == ['{"gap_s":500.0}']
 
 
+@pytest.mark.trial("B09")
 @pytest.mark.guarantee("G7")
 async def test_a_worker_that_comes_back_without_a_job_loses_it_at_once(bench) -> None:
     job = await bench.submit()
@@ -342,7 +347,8 @@ async def test_only_a_recovered_worker_may_claim(bench) -> None:
     assert (len(nothing.deliveries), len(something.deliveries)) == (0, 1)
 
 
-@pytest.mark.parametrize("meanwhile", ["ends", "is heard"])
+@pytest.mark.parametrize("meanwhile", ["ends", "is heard", "is claimed anew"])
+@pytest.mark.trial("B04")
 @pytest.mark.guarantee("G6")
 async def test_a_late_expiry_does_not_touch_what_changed_between_its_read_and_its_write(bench, meanwhile: str) -> None:
     job = await bench.submit()
@@ -356,18 +362,27 @@ async def test_a_late_expiry_does_not_touch_what_changed_between_its_read_and_it
         result = await real(fn, **kwargs)
         if not reads and isinstance(result, list):
             reads.append(result)
-            if meanwhile == "ends":
-                await worker.finish(delivery, exit_code=0)
-            else:
-                await worker.report()
+            await happens()
         return result
+
+    async def happens() -> None:
+        match meanwhile:
+            case "ends":
+                await worker.finish(delivery, exit_code=0)
+            case "is heard":
+                await worker.report()
+            case _:
+                await worker.finish(delivery, Outcome.LOST)
+                other = await bench.registered("w2")
+                await other.running()
 
     object.__setattr__(bench.broker, "store", _Between(bench.broker.store, between))
     await sweeps.expire_leases(bench.broker)
 
     assert reads[0], "the sweep saw a lease that was over"
     assert await bench.state(job) == ("completed" if meanwhile == "ends" else "running")
-    assert await bench.assignments(job) == ["succeeded" if meanwhile == "ends" else "started"]
+    expected = {"ends": ["succeeded"], "is heard": ["started"], "is claimed anew": ["expired", "started"]}
+    assert await bench.assignments(job) == expected[meanwhile]
 
 
 class _Between:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from broker.wire.events import EventType
 from broker.wire.jobs import JobSpec
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.settings import BrokerSettings
-from broker.wire.workers import Held, Phase, WorkerState, WorkerUpdate
+from broker.wire.workers import Held, Outcome, Phase, VerdictWord, WorkerState, WorkerUpdate
 from support.folding import differences_in
 from support.scripted_worker import ScriptedWorker, SteppedClock
 
@@ -218,6 +219,45 @@ async def test_a_worker_that_pauses_itself_shows_and_what_waits_says_so(bench) -
     assert await state(bench) is S.ONLINE
 
 
+@pytest.mark.guarantee("G29")
+async def test_a_worker_that_ends_with_checkpoints_gives_its_jobs_back_without_a_loss(bench) -> None:
+    jobs = [await bench.submit(), await bench.submit(on_worker_lost="orphan"), await bench.submit()]
+    worker = await bench.registered()
+    running, orphan, preparing = (await worker.poll()).deliveries
+    for delivery in (running, orphan):
+        await worker.ack(delivery)
+        await worker.start(delivery)
+
+    answer = await worker.poll(accept=False, ending=True)
+
+    assert [(stop.job, stop.why) for stop in answer.stops] == [(running.job, "its worker w1 ends")]
+    assert [await bench.state(job) for job in jobs] == ["running", "running", "queued"]
+    before = (await bench.client.job_events(limit=500)).next_cursor
+    await worker.poll(accept=False, ending=True)
+    assert (await bench.client.job_events(limit=500)).next_cursor == before
+    assert await worker.ack(preparing) is VerdictWord.STALE_ASSIGNMENT
+    await worker.finish(running, Outcome.STOPPED, exit_code=0, stop=answer.stops[0].id)
+    got = await bench.client.job_get(running.job, detail="full")
+    assert (got.state.value, got.reason.code) == ("queued", "preempted")
+    assert [assignment.state.value for assignment in got.assignments] == ["preempted"]
+    other = await bench.registered("w2", machine="m2:boot")
+    assert {delivery.job for delivery in (await other.poll()).deliveries} == {jobs[0], jobs[2]}
+    with sqlite3.connect(f"file:{bench.directory}/jobd.sqlite3?mode=ro", uri=True) as connection:
+        assert connection.execute("SELECT sum(losses) FROM jobs").fetchone() == (0,)
+    assert differences_in(bench.directory / "jobd.sqlite3") == []
+
+
+async def test_an_end_by_itself_counts_though_the_worker_was_ending(bench) -> None:
+    job = await bench.submit()
+    worker = await bench.registered()
+    delivery = await worker.running()
+    await worker.poll(accept=False, ending=True)
+
+    await worker.finish(delivery, exit_code=0)
+
+    assert await bench.state(job) == "completed"
+
+
 @pytest.mark.parametrize(
     "fields", [{}, {"cordon": True, "resume": True}, {"drain": True, "cordon": True}, {"tags": ["not a tag"]}]
 )
@@ -258,6 +298,7 @@ async def test_a_worker_that_is_there_is_not_forgotten(bench) -> None:
     assert refused.value.code is ProblemCode.WORKER_IN_USE
 
 
+@pytest.mark.trial("B10")
 async def test_a_lost_worker_is_not_forgotten_while_it_owns_live_jobs(make_bench) -> None:
     """Its jobs would be hidden from the sweep that gives them up. They are given up first; then it may go."""
     bench = await make_bench(exclusive_lease_s=300)

@@ -13,7 +13,7 @@ from broker.store import migrate, statements
 from broker.store.batch import Committer
 from broker.store.contract import Store
 from broker.store.migrate import Migration
-from broker.store.sqlite import Schema, SqliteStore, open_sqlite
+from broker.store.sqlite import Limits, Schema, SqliteStore, open_sqlite
 from support.requirements import require
 
 HERE = Path(__file__).parent
@@ -32,8 +32,14 @@ async def open_store(things: Schema) -> AsyncIterator[Opener]:
     ticks = itertools.count(1_000)
     opened: list[SqliteStore] = []
 
-    async def opener(path: Path, *, committer: type[Committer] = Committer, schema: Schema = things) -> SqliteStore:
-        store = await open_sqlite(path, clock_ms=lambda: next(ticks), schema=schema, committer=committer)
+    async def opener(
+        path: Path,
+        *,
+        committer: type[Committer] = Committer,
+        schema: Schema = things,
+        limits: Limits | None = None,
+    ) -> SqliteStore:
+        store = await open_sqlite(path, clock_ms=lambda: next(ticks), schema=schema, committer=committer, limits=limits)
         opened.append(store)
         return store
 

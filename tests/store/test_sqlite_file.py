@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from broker.store.connection import check_place, open_reader, open_writer
-from broker.store.contract import StorageFailed, StoreUnusable
+from broker.store.contract import StorageBusy, StoreUnusable
+from broker.store.sqlite import Limits
 
 HERE = Path(__file__).parent
 TESTS = HERE.parent
@@ -55,7 +56,7 @@ def test_a_network_file_system_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 async def test_a_file_that_is_no_database_is_refused_with_its_name(open_store, tmp_path: Path) -> None:
     (tmp_path / "jobd.db").write_bytes(b"no database at all" * 100)
-    with pytest.raises(StoreUnusable, match=r"jobd\.db can't be opened"):
+    with pytest.raises(StoreUnusable, match=r"jobd\.db is damaged"):
         await open_store(tmp_path / "jobd.db")
 
 
@@ -66,16 +67,17 @@ async def test_a_link_in_the_place_of_the_database_is_refused(open_store, tmp_pa
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.trial("B49")
 async def test_a_database_held_by_another_program_fails_the_group_and_not_the_writer(
     open_store, tmp_path: Path
 ) -> None:
-    store = await open_store(tmp_path / "jobd.db")
+    store = await open_store(tmp_path / "jobd.db", limits=Limits(busy_s=0))
     await store.run(lambda tx: tx.all("wait_briefly"))
     with contextlib.closing(sqlite3.connect(tmp_path / "jobd.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         asked = [store.run(lambda tx: tx.insert("add", word="a", bytes=1)) for _ in range(20)]
         results = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 5)
-        assert all(isinstance(result, StorageFailed) for result in results)
+        assert all(isinstance(result, StorageBusy) for result in results)
         other.execute("ROLLBACK")
     assert await store.run(lambda tx: tx.insert("add", word="a", bytes=1)) == 1
 

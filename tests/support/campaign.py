@@ -26,17 +26,17 @@ from support.waiting import eventually
 from worker.process import records
 
 SETTINGS = {
-    "lease_s": "2",
+    "lease_s": "3",
     "sweep_s": "0.5",
     "heartbeat_s": "0.4",
     "poll_s": "2",
-    "exclusive_lease_s": "3",
+    "exclusive_lease_s": "4",
     "exclusive_margin_s": "1",
-    "start_limit_s": "10",
+    "start_limit_s": "60",
     "max_losses": "1000",
 }
 WORKERS = ("w1", "w2", "w3")
-LEASE_S = 2.0
+LEASE_S = 3.0
 HEALING_S = 120.0
 
 
@@ -100,8 +100,8 @@ class Campaign:
                 fields = {"depends_on": [self.ledger.asked[-1].id], "dependency_policy": "any_exit"}
             asked = await self.ledger.submit(
                 client,
-                lines=chance.choice([1, 5, 20, 60, 100]),
-                pause_s=chance.choice([0, 0.01, 0.05]),
+                lines=chance.choice([2, 20, 50, 80]),
+                pause_s=chance.choice([0, 0.05, 0.1]),
                 exit_code=chance.choice([0, 0, 3, 7]),
                 on_worker_lost=chance.choice(["requeue", "requeue", "requeue_exclusive", "orphan"]),
                 checkpoint_grace_s=chance.choice([0.2, 1]),

@@ -37,7 +37,6 @@ class Fleet:
     """Process name → the code that it runs, if not the very code that this test has imported: one with a bug in it."""
     failpoints: dict[str, str] = field(default_factory=dict)
     """Process name → where its next process dies; the one after that lives."""
-    _starts: dict[str, int] = field(default_factory=dict)
 
     @property
     def state(self) -> Path:

@@ -74,7 +74,13 @@ class ScriptedWorker:
         return await self.client.register(self.id, said)
 
     async def poll(
-        self, *, wait_s: float = 0, seen: int | None = None, accept: bool = True, process: bool = True
+        self,
+        *,
+        wait_s: float = 0,
+        seen: int | None = None,
+        accept: bool = True,
+        ending: bool = False,
+        process: bool = True,
     ) -> PollAnswer:
         """Poll; with `process` the answer counts as seen and its deliveries are held, preparing."""
         answer = await self.client.poll(
@@ -87,6 +93,7 @@ class ScriptedWorker:
                 held=list(self.held.values()),
                 wait_s=wait_s,
                 accept=accept,
+                ending=ending,
             ),
         )
         if process:

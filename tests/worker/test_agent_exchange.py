@@ -68,6 +68,9 @@ class Hands:
         key = delivery.job, delivery.attempt
         self.holding[key] = Held(job=key[0], attempt=key[1], token=delivery.token, phase=Phase.PREPARING)
 
+    def ends(self) -> bool:
+        return False
+
     def accepts(self) -> bool:
         return True
 

@@ -23,6 +23,8 @@ def confirmed(job: JobRow, assignment: AssignmentRow) -> Cause | None:
             return Cause.TIME_LIMIT
         case StopKind.PREEMPT:
             return preempted(job)
+        case StopKind.WORKER_ENDS:
+            return Cause.PREEMPT_REQUEUED  # whatever it would be for another job's sake: it did not get in the way
         case StopKind.START_LIMIT | None:
             return None
 

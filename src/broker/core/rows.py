@@ -16,6 +16,7 @@ class StopKind(StrEnum):
     CANCEL = "cancel"
     WALL = "wall"
     PREEMPT = "preempt"
+    WORKER_ENDS = "worker_ends"
     START_LIMIT = "start_limit"
 
 

@@ -48,6 +48,8 @@ async def job_log_stream(
     the job's state, exit code, and whether all output arrived.
     """
     found = await queries.get_job(broker, job, "concise")
+    if found.logs_pruned:
+        raise output.pruned(job)
     first = attempt if attempt is not None else found.attempt or 0
     if last_event_id is not None:
         first, cursor = _resume(last_event_id)
@@ -68,7 +70,7 @@ async def event_stream(
     job: Annotated[int | None, Query(ge=1, le=MOST_ID)] = None,
     last_event_id: Annotated[str | None, Header(max_length=30)] = None,
 ) -> StreamingResponse:
-    """Follow events; the id of each is its `seq`."""
+    """Follow events; the id of each is its `seq`. First `pruned`, if some after `since` were removed."""
     if last_event_id is not None:
         since = _number(last_event_id)
     if since is None:
@@ -97,6 +99,9 @@ async def _outputs(follow: AsyncIterator[output.Piece | output.End | None]) -> A
 
 
 async def _events(request: Request, broker: The, since: int) -> AsyncIterator[str]:
+    pruned_to = await queries.events_pruned_to(broker, since)
+    if pruned_to is not None:
+        yield _event("pruned", {"to": pruned_to}, None)
     with broker.feed.follow() as turns:
         while not broker.wake.closed:
             page = await broker.feed.after(since)

@@ -13,7 +13,7 @@ from broker.logs.searcher import STUCK_S, BadPattern, Request, compiled
 __all__ = ["BadPattern", "Request", "grep"]
 
 _NEEDED = ("cleaning", "files", "index", "lines", "reading", "searcher", "utf8")
-_CODE = apart.held_code(["broker.core.storage", *(f"broker.logs.{name}" for name in _NEEDED)])
+_CODE = apart.held_code(["broker.core.storage", "broker.failpoint", *(f"broker.logs.{name}" for name in _NEEDED)])
 
 
 def grep(snapshot: Snapshot, request: Request) -> View:

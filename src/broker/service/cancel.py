@@ -9,7 +9,7 @@ from broker.core.rows import StopKind
 from broker.core.states import TERMINAL, Cause, Facts
 from broker.failpoint import failpoint
 from broker.service.context import Broker, Caller
-from broker.service.rows import read_assignment, read_job
+from broker.service.rows import read_assignment, read_job, unknown_job
 from broker.service.stops import not_confirmed, request_stop
 from broker.service.transition import apply, decide
 from broker.store.contract import Tx
@@ -60,12 +60,8 @@ def _targets(tx: Tx, request: CancelRequest) -> list[_Target]:
     for job in dict.fromkeys(ids):
         row = tx.one("job_owner", job=job)
         if row is None:
-            raise Refused(
-                ProblemCode.UNKNOWN_JOB,
-                f"there is no job {job}; nothing was cancelled",
-                field="job",
-                hint="job_list shows the ids",
-            )
+            refused = unknown_job(tx, job)
+            raise Refused(refused.code, f"{refused.detail}; nothing was cancelled", field="job", hint=refused.hint)
         target = _Target(row["id"], row["actor"], JobState(row["state"]))
         if request.state is None or target.state.value == request.state:
             targets.append(target)

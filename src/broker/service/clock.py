@@ -27,6 +27,32 @@ class SystemClock:
         return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
+class Jumps:
+    """Whether the wall clock has run like the boot clock for a while. By a clock that jumps nothing is old."""
+
+    MOST_MS = 3_600_000
+    HELD_S = 86_400.0
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset_ms = self._offset()
+        self._until = clock.boot_s()
+
+    def steady(self) -> bool:
+        """False for a day after a jump of more than an hour, in either direction."""
+        offset = self._offset()
+        if abs(offset - self._offset_ms) > self.MOST_MS:
+            self._offset_ms = offset
+            self._until = self._clock.boot_s() + self.HELD_S
+        return self._clock.boot_s() >= self._until
+
+    def held_s(self) -> float:
+        return max(0.0, self._until - self._clock.boot_s())
+
+    def _offset(self) -> float:
+        return self._clock.wall_ms() - self._clock.boot_s() * 1000
+
+
 class Listening:
     """The time in which the broker has listened, in milliseconds: what leases are measured in.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from broker.logs.files import LogFiles
-from broker.service.clock import Clock, Listening, Since
+from broker.service.clock import Clock, Jumps, Listening, Since
 from broker.service.feed import Feed
 from broker.service.views import Fits
 from broker.service.wake import Wake
@@ -38,6 +38,7 @@ class Broker:
     settings: BrokerSettings
     clock: Clock
     listening: Listening
+    jumps: Jumps
     wake: Wake
     feed: Feed
     logs: LogFiles

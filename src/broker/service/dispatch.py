@@ -12,9 +12,10 @@ from broker.core.matching import Machine, Shape, never, reasons
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import Cause, Claimed, Facts
 from broker.failpoint import failpoint
+from broker.service import unreadable
 from broker.service.context import Broker
 from broker.service.rows import read_job
-from broker.service.transition import LostSwap, apply
+from broker.service.transition import LostSwap, apply, pass_in_line
 from broker.service.views import with_room
 from broker.service.wake import Look, Parked
 from broker.store.contract import Row, Tx
@@ -94,10 +95,13 @@ def next_number(tx: Tx, worker: Row) -> int:
     return int(row["answers"])
 
 
-def deliver_again(tx: Tx, broker: Broker, job: JobRow, assignment: AssignmentRow, number: int) -> Delivery:
-    """Put a pending assignment into a newer answer, whole and with the same token."""
+def deliver_again(tx: Tx, broker: Broker, job: JobRow, assignment: AssignmentRow, number: int) -> Delivery | None:
+    """Put a pending assignment into a newer answer, whole and with the same token. None if it can't be read any more."""
+    asked = _asked(tx, job.id)
+    if asked is None:
+        return None
     tx.run("redeliver", id=assignment.id, answer=number)
-    return _delivery(tx, broker, job, assignment.attempt, assignment.token)
+    return _delivery(broker, asked, job, assignment.attempt, assignment.token)
 
 
 async def run(broker: Broker) -> None:
@@ -200,8 +204,14 @@ def _less(machine: Machine, cpus: float) -> Machine:
 
 
 def _assign(tx: Tx, broker: Broker, worker: Row, job: int, number: int, cpus: float) -> Delivery | None:
-    row = read_job(tx, job)
+    row = _readable(tx, job)
     if row is None:
+        return None
+    asked = _asked(tx, job)
+    if asked is None:
+        why = "what was asked for can't be read any more"
+        gone = Facts(now=tx.now_ms, listened=broker.listening.now_ms(), reason_code="unreadable", reason=why)
+        apply(tx, row, None, Cause.CANCEL_QUEUED, gone)
         return None
     token = broker.make_secret()
     given = Claimed(
@@ -219,19 +229,44 @@ def _assign(tx: Tx, broker: Broker, worker: Row, job: int, number: int, cpus: fl
     except LostSwap:
         return None
     failpoint("claiming")
-    return _delivery(tx, broker, done.job, done.job.attempt, token)
+    return _delivery(broker, asked, done.job, done.job.attempt, token)
 
 
-def _delivery(tx: Tx, broker: Broker, job: JobRow, attempt: int, token: str) -> Delivery:
-    spec = tx.one("spec_of_job", job=job.id)
-    assert spec is not None
+def _readable(tx: Tx, job: int) -> JobRow | None:
+    """The job at the head of its line; one that can't be read lets the next have its turn."""
+    try:
+        return read_job(tx, job)
+    except unreadable.Unreadable as error:
+        unreadable.tell("jobs", job, error)
+        pass_in_line(tx, job)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    spec: JobSpec
+    array: int | None
+    array_index: int | None
+
+
+def _asked(tx: Tx, job: int) -> _Asked | None:
+    row = tx.one("spec_of_job", job=job)
+    assert row is not None
+    try:
+        return _Asked(JobSpec.model_validate_json(row["json"]), row["array_id"], row["array_index"])
+    except unreadable.Unreadable as error:
+        unreadable.tell("specs", job, error)
+        return None
+
+
+def _delivery(broker: Broker, asked: _Asked, job: JobRow, attempt: int, token: str) -> Delivery:
     return Delivery(
         job=job.id,
         attempt=attempt,
         token=token,
-        spec=JobSpec.model_validate_json(spec["json"]),
+        spec=asked.spec,
         lease_s=broker.pending_lease_ms / 1000,
         restarts=job.restarts,
-        array=spec["array_id"],
-        array_index=spec["array_index"],
+        array=asked.array,
+        array_index=asked.array_index,
     )

@@ -17,13 +17,14 @@ import structlog
 from broker.core.ending import executed, final_cause, implies_start, loss, told_of_end, told_of_loss
 from broker.core.fence import Standing, standing
 from broker.core.matching import Machine
-from broker.core.rows import AssignmentRow, JobRow
+from broker.core.rows import AssignmentRow, JobRow, StopKind
 from broker.core.states import LIVE, Cause, Facts, Illegal, Said
 from broker.failpoint import failpoint
-from broker.service import dispatch, machines, views
+from broker.service import dispatch, machines, unreadable, views
 from broker.service.context import Broker, Caller
 from broker.service.registration import admit_name, known_worker, speaks_for
 from broker.service.rows import assignment_row, job_row, read_job
+from broker.service.stops import request_stop
 from broker.service.transition import apply, decide, say, worker_event
 from broker.service.wake import JobChanged, Parked, RoomFree
 from broker.service.workers import settle_drain
@@ -96,6 +97,8 @@ async def poll(broker: Broker, caller: Caller, worker_id: str, said: Poll, clien
         if not heard.fresh:
             return None
         heard.note_accepts(accepts=said.accept)
+        if said.ending:
+            heard.give_back()
         stops = heard.stops()
         number, deliveries = heard.deliveries(claims=said.accept)
         urgent = bool(deliveries or stops or heard.news)
@@ -154,10 +157,10 @@ class _Rows:
 
     def __init__(self, tx: Tx, worker_id: str) -> None:
         self._tx, self._worker = tx, worker_id
-        held = [assignment_row(row) for row in tx.all("held_by_worker", worker=worker_id)]
+        held = unreadable.without("assignments", tx.all("held_by_worker", worker=worker_id), assignment_row)
         jobs = tx.all("jobs_held_by_worker", worker=worker_id) if held else []
-        self._assignments = {(row.job, row.attempt): row for row in held}
-        self._jobs = {row["id"]: job_row(row) for row in jobs}
+        self._jobs = {row.id: row for row in unreadable.without("jobs", jobs, job_row)}
+        self._assignments = {(row.job, row.attempt): row for row in held if row.job in self._jobs}
 
     def find(self, job: int, attempt: int) -> tuple[JobRow, AssignmentRow] | None:
         """One delivery, whosever it is."""
@@ -241,6 +244,22 @@ class _Exchange:
         if bool(self.worker["accepts"]) != accepts:
             self.tx.run("note_accepts", worker=self.worker["id"], accepts=int(accepts))
 
+    def give_back(self) -> None:
+        """The worker ends: what it runs is asked to stop, and is queued again when its tree is gone. What must never run
+        twice is left to its shim. A repeat changes nothing."""
+        why = f"its worker {self.worker['name']} ends"
+        for job, row in self._rows.reserved():
+            fresh = read_job(self.tx, job.id)
+            if fresh is None or row.state not in LIVE or fresh.policy is OnWorkerLost.ORPHAN:
+                continue
+            if row.state is AssignmentState.PENDING:
+                facts = Facts(
+                    now=self.tx.now_ms, listened=self._listened, reason_code="preempted", reason=why, gone=True
+                )
+                self._apply(_Entry(fresh, row, Standing.LIVE), Cause.PREEMPT_REQUEUED, facts)
+            else:
+                request_stop(self.tx, self.broker, fresh, row, StopKind.WORKER_ENDS, self.worker["name"], why)
+
     def stops(self) -> list[Stop]:
         return _stops(self.tx, self.worker["id"], self.said.held)
 
@@ -249,11 +268,12 @@ class _Exchange:
         if not self.said.recovered:
             return None, []
         number: int | None = None
-        again = []
+        again: list[Delivery] = []
         for job, row in self._rows.reserved():
             if row.state is AssignmentState.PENDING and row.epoch == self.said.epoch and row.answer > self.said.seen:
                 number = number if number is not None else dispatch.next_number(self.tx, self.worker)
-                again.append(dispatch.deliver_again(self.tx, self.broker, job, row, number))
+                delivery = dispatch.deliver_again(self.tx, self.broker, job, row, number)
+                again += [delivery] if delivery is not None else []
         if not claims:
             return number, again
         worker = dispatch.claimant(self.tx, self.broker, self.worker["id"])
@@ -262,10 +282,10 @@ class _Exchange:
         return number, [*again, *claimed]
 
     def _guarded(self, kind: str, said: Transition | Held, decide: Callable[[], Verdict]) -> Verdict:
-        """One entry that the table has no row for must not stop the others, now and in every later exchange."""
+        """One entry that the table has no row for, or that can't be read, must not stop the others, now and later."""
         try:
             return decide()
-        except Illegal as error:
+        except (Illegal, *unreadable.Unreadable) as error:
             log.error("refused a transition", job=said.job, attempt=said.attempt, kind=kind, why=str(error))
             return self._verdict(kind, said.job, said.attempt, VerdictWord.STALE_ASSIGNMENT)
 

@@ -141,7 +141,7 @@ class Feed:
             rows = tx.all("events_between", since=first, until=first + PAGE)
             last = tx.one("last_event")
             whole = last is not None and last["seq"] >= first + PAGE
-            return Page(first, tuple(views.event(row) for row in rows), whole)
+            return Page(first, tuple(views.events(rows)), whole)
 
         page = await self._store.read(fn)
         if page.whole:

@@ -19,7 +19,7 @@ from broker.logs.index import Stream
 from broker.logs.reading import View
 from broker.service.context import Broker, Caller
 from broker.service.registration import known_worker, speaks_for
-from broker.service.rows import assignment_row, read_job
+from broker.service.rows import assignment_row, read_job, unknown_job
 from broker.store.contract import Tx
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import JobState
@@ -48,6 +48,7 @@ class _Gate:
     """What a holder may still write: any byte while live, up to what it declared once it has ended."""
 
     final_size: int | None
+    pruned: bool = False
 
 
 async def append(
@@ -63,6 +64,9 @@ async def append(
     gate = await broker.store.read(lambda tx: _gate(tx, caller, holder, part))
     if gate.final_size is not None and offset + len(data) > gate.final_size:
         raise Refused(ProblemCode.STALE_ASSIGNMENT, "these bytes lie beyond the size that was declared at the end")
+
+    if gate.pruned:  # nobody will ask for these bytes any more: their holder may forget them
+        return LogSize(size=gate.final_size or 0, durable=gate.final_size or 0, duplicate=True)
 
     def write() -> tuple[Appended, int]:
         if zlib.crc32(data) != crc32:
@@ -95,7 +99,8 @@ def _gate(tx: Tx, caller: Caller, holder: Holder, part: Part) -> _Gate:
     if stands is Standing.LIVE:
         return _Gate(None)
     if final_size is not None:
-        return _Gate(final_size)  # its own final report ended it: the tail may still come
+        # Its own final report ended it: the tail may still come.
+        return _Gate(final_size, _is_pruned(tx, holder.job))
     if stands is Standing.LOST:
         raise Refused(ProblemCode.LEASE_LOST, "the lease of this assignment was lost", hint="send the held list")
     raise Refused(ProblemCode.STALE_ASSIGNMENT, "this assignment is over", hint="stop the process and drop the spool")
@@ -155,7 +160,7 @@ async def settled(broker: Broker, job: int, attempt: int | None = None, within_s
     with broker.wake.watch_jobs((job,)) as watch:
         while not broker.wake.closed:
             found = await broker.store.read(partial(_found, job=job, attempt=attempt))
-            if found.final_size is None:
+            if found.final_size is None or found.pruned:
                 return
             if await anyio.to_thread.run_sync(_all_here, broker, found):
                 return
@@ -173,6 +178,8 @@ async def show(broker: Broker, job: int, question: Question) -> Shown:
     """Output for a reader with little room: cleaned, cut, with a last line that says how to go on."""
     await settled(broker, job, question.attempt)
     found = await broker.store.read(lambda tx: _found(tx, job, question.attempt))
+    if found.pruned:
+        raise pruned(job)
     if found.attempt == 0:
         return Shown(f"[job {job}: no output yet; it is {found.state}]\n", job, 0, 0, 0, 0, 0, complete=False)
 
@@ -210,6 +217,8 @@ async def raw(broker: Broker, job: int, question: Question, limit: int) -> Raw:
     await settled(broker, job, question.attempt)
     found = await broker.store.read(lambda tx: _found(tx, job, question.attempt))
     offset = question.cursor or 0
+    if found.pruned:
+        raise pruned(job)
     if found.attempt == 0:
         return Raw(b"", offset, 0, complete=False)
 
@@ -237,6 +246,7 @@ class Found:
     final_index_size: int | None
     over: bool  # this assignment will write no more
     dropped: int = 0  # bytes of output that were not kept
+    pruned: bool = False  # and all of it was removed since
 
     def complete(self, size: int, index_size: int) -> bool:
         """All that was written is here, and told apart."""
@@ -246,7 +256,7 @@ class Found:
 def _found(tx: Tx, job: int, attempt: int | None) -> Found:
     row = read_job(tx, job)
     if row is None:
-        raise unknown_job(job)
+        raise unknown_job(tx, job)
     wanted = attempt if attempt is not None else row.attempt
     if wanted == 0:
         return Found(job, 0, row.state, 0, None, None, row.state in TERMINAL)
@@ -268,7 +278,13 @@ def _found(tx: Tx, job: int, attempt: int | None) -> Found:
         assignment["final_index_size"],
         not live,
         assignment["dropped"],
+        _is_pruned(tx, job),
     )
+
+
+def _is_pruned(tx: Tx, job: int) -> bool:
+    row = tx.one("logs_kept", job=job)
+    return row is not None and not row["logs_kept"]
 
 
 def is_complete(final_size: int | None, final_index_size: int | None, size: int, index_size: int) -> bool:
@@ -276,8 +292,13 @@ def is_complete(final_size: int | None, final_index_size: int | None, size: int,
     return final_size is not None and size >= final_size and index_size >= (final_index_size or 0)
 
 
-def unknown_job(job: int) -> Refused:
-    return Refused(ProblemCode.UNKNOWN_JOB, f"there is no job {job}", field="job", hint="job_list shows the ids")
+def pruned(job: int) -> Refused:
+    return Refused(
+        ProblemCode.LOGS_PRUNED,
+        f"the output of job {job} was removed",
+        field="job",
+        hint="it is kept JOBD_KEEP_LOGS_S after a job's end",
+    )
 
 
 def _view(broker: Broker, found: Found, question: Question) -> View:

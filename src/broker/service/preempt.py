@@ -6,8 +6,7 @@ from broker.core.ending import preempted
 from broker.core.rows import AssignmentRow, JobRow, StopKind
 from broker.core.states import TERMINAL, Facts
 from broker.service.context import Broker, Caller
-from broker.service.output import unknown_job
-from broker.service.rows import read_assignment, read_job
+from broker.service.rows import read_assignment, read_job, unknown_job
 from broker.service.stops import not_confirmed, request_stop
 from broker.service.transition import apply, decide
 from broker.store.contract import Tx
@@ -27,7 +26,7 @@ async def preempt(broker: Broker, caller: Caller, job_id: int, request: PreemptR
         job = read_job(tx, job_id)
         owner = tx.one("job_owner", job=job_id)
         if job is None or owner is None:
-            raise unknown_job(job_id)
+            raise unknown_job(tx, job_id)
         _check(job)
         if owner["actor"] != caller.actor and not request.force:
             raise not_confirmed(job_id, owner["actor"], "it was not preempted")

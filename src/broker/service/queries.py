@@ -13,6 +13,7 @@ import anyio.to_thread
 from broker.core.states import TERMINAL
 from broker.service import output, views
 from broker.service.context import Broker
+from broker.service.rows import unknown_job
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventList, EventType
 from broker.wire.jobs import Assignment, Ended, Job, JobList, Waited
@@ -35,7 +36,7 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
     def fn(tx: Tx) -> tuple[Job, list[Row]]:
         row = tx.one("job_view", job=job)
         if row is None:
-            raise output.unknown_job(job)
+            raise unknown_job(tx, job)
         view = views.job(tx, row, views.Waiting(tx))
         if detail == "concise":
             return view, []
@@ -57,12 +58,16 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
         return view, tx.all("assignments_of_job", job=job)
 
     view, rows = await broker.store.read(fn)
-    size = await anyio.to_thread.run_sync(_size, broker, job, view.attempt)
-    view = view.model_copy(update={"log_bytes": size})
+    if not view.logs_pruned:
+        size = await anyio.to_thread.run_sync(_size, broker, job, view.attempt)
+        view = view.model_copy(update={"log_bytes": size})
     if detail == "concise":
         return view
     now_ms, listened = broker.clock.wall_ms(), broker.listening.now_ms()
-    assignments = [await _assignment(broker, row, listened, now_ms) for row in rows]
+    if view.logs_pruned:
+        assignments = [views.assignment(row, listened=listened, now_ms=now_ms) for row in rows]
+    else:
+        assignments = [await _assignment(broker, row, listened, now_ms) for row in rows]
     return view.model_copy(update={"assignments": assignments})
 
 
@@ -189,7 +194,7 @@ def _ids(tx: Tx, jobs: list[int], array: int | None) -> list[int]:
         raise Refused(ProblemCode.INVALID_REQUEST, "name jobs: job (ids) or array", field="job")
     for job in ids:
         if tx.one("job_owner", job=job) is None:
-            raise output.unknown_job(job)
+            raise unknown_job(tx, job)
     return ids
 
 
@@ -258,9 +263,24 @@ async def list_events(broker: Broker, since: int, wanted: EventFilter, limit: in
         assert last is not None
         # A full page goes on after its last event; a short one has seen all there is.
         cursor = rows[-1]["seq"] if len(rows) == limit else max(since, last["seq"])
-        return EventList(events=[views.event(row) for row in rows], next_cursor=cursor)
+        return EventList(events=views.events(rows), next_cursor=cursor, pruned_to=_gap(tx, since, wanted.job))
 
     return await broker.store.read(fn)
+
+
+def _gap(tx: Tx, since: int, job: int | None) -> int | None:
+    """Up to which event some are missing after `since`. A job that is kept has all of its events."""
+    pruned = tx.one("get_meta", key="events_pruned_to")
+    if pruned is None or int(pruned["value"]) <= since:
+        return None
+    if job is not None and tx.one("job_owner", job=job) is not None:
+        return None
+    return int(pruned["value"])
+
+
+async def events_pruned_to(broker: Broker, since: int) -> int | None:
+    """Up to which event some are missing after `since`; None: none is."""
+    return await broker.store.read(lambda tx: _gap(tx, since, None))
 
 
 async def last_event(broker: Broker) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
 from broker.store.contract import Row, Tx
+from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost
 from broker.wire.workers import Reached
 
@@ -11,6 +12,19 @@ from broker.wire.workers import Reached
 def read_job(tx: Tx, job: int) -> JobRow | None:
     row = tx.one("job", job=job)
     return None if row is None else job_row(row)
+
+
+def unknown_job(tx: Tx, job: int, field: str = "job") -> Refused:
+    """The refusal of an id that names no job: never given to one, or given to one that is not kept any more."""
+    last = tx.one("last_job_id")
+    if last is not None and job <= last["id"]:
+        return Refused(
+            ProblemCode.UNKNOWN_JOB,
+            f"job {job} is not kept any more",
+            field=field,
+            hint="jobs are removed JOBD_KEEP_JOBS_S after their end; job_list shows those that are left",
+        )
+    return Refused(ProblemCode.UNKNOWN_JOB, f"there is no job {job}", field=field, hint="job_list shows the ids")
 
 
 def job_row(row: Row) -> JobRow:

@@ -12,6 +12,7 @@ from broker.core.matching import Shape
 from broker.failpoint import failpoint
 from broker.service import views
 from broker.service.context import Broker, Caller
+from broker.service.rows import unknown_job
 from broker.service.transition import event, event_of_array, join_line
 from broker.store.contract import Tx, Value
 from broker.wire.events import EventType
@@ -74,12 +75,7 @@ def _parents(tx: Tx, spec: JobSpec) -> tuple[list[int], graph.Verdict]:
     for job in sorted(set(spec.depends_on or ())):
         row = tx.one("job_owner", job=job)
         if row is None:
-            raise Refused(
-                ProblemCode.UNKNOWN_JOB,
-                f"there is no job {job} to depend on",
-                field="depends_on",
-                hint="job_list shows the ids",
-            )
+            raise unknown_job(tx, job, field="depends_on")
         parents.append(graph.Parent(row["id"], JobState(row["state"])))
     verdict = graph.decide(spec.dependency_policy, parents)
     if verdict.because is not None and verdict.standing is graph.Standing.NEVER:
@@ -122,6 +118,7 @@ def _row(tx: Tx, whole: Effective, shape: int, place: str, actor: str) -> dict[s
         "max_wall_s": seconds(spec.max_wall_s),
         "scheduling_timeout_s": seconds(spec.scheduling_timeout_s),
         "dependency_policy": spec.dependency_policy.value,
+        "env_kept": int(bool(spec.env)),
         "actor": actor,
         "now": tx.now_ms,
     }

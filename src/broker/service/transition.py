@@ -15,7 +15,7 @@ from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import TERMINAL, Cause, Facts, Said, Step, ready_until, step
 from broker.service.rows import read_job
 from broker.service.wake import Happened, JobChanged, JobReady, RoomFree
-from broker.store.contract import Store, Tx, Value
+from broker.store.contract import Row, Store, Tx, Value
 from broker.wire.events import EventType
 from broker.wire.states import JobState
 
@@ -45,12 +45,13 @@ def apply(
     What the change means for the jobs that depend on this one is written too. Returns the rows as they are now.
     """
     done = _write(tx, job, assignment, cause, facts, actor=actor, listened=listened)
-    if job.state in TERMINAL or done.job.state in TERMINAL:
-        spread = _cascade(tx, job.state, done.job, facts.listened)
-        return Step(done.job, done.assignment, done.events, spread=spread)
-    if done.job.state is JobState.QUEUED is not job.state:
-        return Step(_queued_again(tx, done.job, facts.listened), done.assignment, done.events)
-    return done
+    now, spread = done.job, False
+    if job.state in TERMINAL or now.state in TERMINAL:
+        spread = _cascade(tx, job.state, now, facts.listened)
+    if now.state is JobState.QUEUED is not job.state:  # also from a loss that was its end: after those it had decided
+        now = _queued_again(tx, now, facts.listened)
+        spread = spread or now.state is not JobState.QUEUED
+    return Step(now, done.assignment, done.events, spread)
 
 
 def _write(
@@ -369,6 +370,14 @@ def join_line(tx: Tx, job: int, shape: int) -> None:
 
 def leave_line(tx: Tx, job: int) -> None:
     """This job is not queued any more, or waits for others."""
-    line = tx.one("leave_line", job=job)
+    _close_if_empty(tx, tx.one("leave_line", job=job))
+
+
+def pass_in_line(tx: Tx, job: int) -> None:
+    """This job is queued, and can't be given to anybody: whoever stands behind it has the turn."""
+    _close_if_empty(tx, tx.one("pass_in_line", job=job))
+
+
+def _close_if_empty(tx: Tx, line: Row | None) -> None:
     if line is not None and line["head"] is None:
         tx.run("close_line", shape=line["shape"], place=line["place"])

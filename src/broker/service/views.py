@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from broker.core.graph import Parent
 from broker.core.matching import Machine, Shape, never, waiting
+from broker.service import unreadable
 from broker.service.machines import Shown
 from broker.service.rows import reached
 from broker.store.contract import Row, Tx
@@ -22,13 +24,15 @@ from broker.wire.workers import Slots, Worker, WorkerCpus, WorkerState
 MOST_RUNNING_SHOWN = 100
 MOST_HINTS = 1000
 EPOCH = datetime.fromtimestamp(0, UTC)
+# What a date can say; no clock is there, but a row that was changed by hand may be.
+EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_000
 WORTH_SAYING_AT_SUBMIT = frozenset(
     {"no_worker", "no_worker_fits", "workers_offline", "workers_cordoned", "workers_paused"}
 )
 
 
 def at(ms: int | None) -> datetime | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+    return None if ms is None else datetime.fromtimestamp(min(max(ms, EARLIEST_MS), LATEST_MS) / 1000, UTC)
 
 
 def machines(tx: Tx) -> list[Machine]:
@@ -163,6 +167,7 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
         started_at=at(row["started_at"]),
         ended_at=at(row["ended_at"]),
         duration_s=_duration(row, tx.now_ms),
+        logs_pruned=None if row["logs_kept"] else True,
         warnings=_warnings(row, state),
     )
 
@@ -246,7 +251,12 @@ def _driver(facts: Facts) -> str | None:
     return f"{facts.driver} (CUDA {facts.cuda})" if facts.cuda else facts.driver
 
 
-def event(row: Row) -> Event:
+def events(rows: Iterable[Row]) -> list[Event]:
+    """Those that can be read: one that can't keeps nobody from the others."""
+    return unreadable.without("events", rows, _event, key="seq")
+
+
+def _event(row: Row) -> Event:
     happened_at = at(row["at"])
     assert happened_at is not None
     return Event(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from broker.failpoint import failpoint
-from broker.store.contract import StorageError, StorageFailed, StorageFull, Tx
+from broker.store.contract import StorageBusy, StorageError, StorageFailed, StorageFull, Tx
 from broker.store.reserve import Reserve
 from broker.store.statements import Statements
 from broker.store.transaction import SqliteTx, translated
@@ -65,7 +65,7 @@ class Committer:
             return self._together(connection, batch)
         except _Lost as lost:
             if _is_busy(lost):
-                return [Failed(lost.reason) for _ in batch]
+                return [Failed(StorageBusy("another program holds the broker's database")) for _ in batch]
             if isinstance(lost.reason, StorageFull):
                 self._empty_wal(connection)
             return [self._alone(connection, work) for work in batch]

@@ -29,7 +29,8 @@ _WRITER_CACHE_KIB = 24 << 10
 _READER_CACHE_KIB = 6 << 10
 
 # Exactly one connection writes and moves the WAL into the database: SQLite before 3.51.3 can corrupt a database when
-# two do. Hence no automatic checkpoints anywhere.
+# two do. Hence no automatic checkpoints anywhere. What is replaced or deleted is overwritten: environment values, and
+# what is pruned, are gone from the file, too.
 _ALL = f"""
 PRAGMA busy_timeout = 5000
 PRAGMA synchronous = FULL
@@ -39,6 +40,7 @@ PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}
 PRAGMA trusted_schema = OFF
 PRAGMA cell_size_check = ON
 PRAGMA fullfsync = ON
+PRAGMA secure_delete = ON
 """
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "Listener",
     "Params",
     "Row",
+    "StorageBusy",
     "StorageError",
     "StorageFailed",
     "StorageFull",
@@ -106,4 +107,13 @@ class ConstraintFailed(StorageError):
 
 
 class StoreUnusable(StorageError):
-    """This database can't be opened by this program here; the text says why and what to do."""
+    """This database can't be opened by this program here; the text says why and what to do. `lasting`: nor will it be
+    by another try."""
+
+    def __init__(self, said: str, *, lasting: bool = True) -> None:
+        super().__init__(said)
+        self.lasting = lasting
+
+
+class StorageBusy(StorageFailed):
+    """Another program holds the database: nothing was done, and the same can be tried again."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from broker.failpoint import failpoint
 from broker.store import migrate, statements
 from broker.store.batch import Committer, Done, Failed, Outcome, Work, checkpoint
 from broker.store.connection import Caller, check_place, open_reader, open_writer
-from broker.store.contract import Listener, StorageFailed, StorageFull, StoreUnusable, Tx
+from broker.store.contract import Listener, StorageBusy, StorageFailed, StorageFull, StoreUnusable, Tx
+from broker.store.integrity import check, damaged, is_damage
 from broker.store.migrate import Migration
 from broker.store.reserve import Reserve
 from broker.store.statements import Statements
@@ -31,9 +33,17 @@ READERS = 2
 _IDLE_S = 2.0
 _CHECKPOINT_FUNCTIONS = 500  # a function writes a few pages: between about 1,000 and 4,000 pages of WAL
 _CHECKPOINT_BYTES = 4 << 20
-_TRUNCATE_BYTES = 64 << 20
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`wal_bytes`: a larger WAL is emptied at the next chance, and said to grow if it can't be. `busy_s`: how long a
+    commit waits for another program that holds the database, before it is refused."""
+
+    wal_bytes: int = 64 << 20
+    busy_s: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,7 @@ async def open_sqlite(
     on_commit: Listener | None = None,
     schema: Schema | None = None,
     committer: type[Committer] = Committer,
+    limits: Limits | None = None,
     connect: Connect | None = None,
 ) -> SqliteStore:
     """Open the database at `path`, making or migrating it. Raises StoreUnusable where that must not be done.
@@ -81,9 +92,11 @@ async def open_sqlite(
                 raise
             connections = await _opened(path, schema, connect)
     except (sqlite3.Error, OSError) as error:
-        raise StoreUnusable(f"{path} can't be opened: {error}") from error
+        if isinstance(error, sqlite3.Error) and is_damage(error):
+            raise damaged(path, str(error)) from error
+        raise StoreUnusable(f"{path} can't be opened: {error}", lasting=False) from error
     commit = committer(schema.names, clock_ms, reserve)
-    return SqliteStore(path, connections[0], connections[1:], commit, on_commit)
+    return SqliteStore(path, connections[0], connections[1:], commit, on_commit, limits or Limits())
 
 
 async def _opened(path: Path, schema: Schema, connect: Connect) -> list[Caller]:
@@ -91,6 +104,7 @@ async def _opened(path: Path, schema: Schema, connect: Connect) -> list[Caller]:
     connections: list[Caller] = []
     try:
         connections.append(await connect.writer(path))
+        await connections[0].call(partial(check, path=path))
         await connections[0].call(partial(migrate.migrate, migrations=schema.migrations))
         for _ in range(READERS):
             connections.append(await connect.reader(path))  # each is closed if the next one fails
@@ -117,7 +131,10 @@ class SqliteStore:
         readers: Sequence[Caller],
         committer: Committer,
         on_commit: Listener | None,
+        limits: Limits,
     ) -> None:
+        self._limits = limits
+        self._wal_warned_bytes = 0
         self._wal = path.with_name(path.name + "-wal")
         self._writer = writer
         self._readers = readers
@@ -176,7 +193,7 @@ class SqliteStore:
         group = [self._queue.popleft() for _ in range(min(len(self._queue), LARGEST_BATCH))]
         batch = [asked.work for asked in group]
         try:
-            outcomes = await self._writer.call(lambda connection: self._committer.commit(connection, batch))
+            outcomes = await self._committed(batch)
         except Exception as error:  # whatever it was, these callers get an answer and the next group its turn
             _log.exception("a group of %d transactions failed", len(batch))
             outcomes = [Failed(StorageFailed(f"the store failed: {error}")) for _ in group]
@@ -189,6 +206,16 @@ class SqliteStore:
         failpoint("published")
         for asked, outcome in zip(group, outcomes, strict=True):
             _answer(asked.answer, outcome)
+
+    async def _committed(self, batch: Sequence[Work]) -> Sequence[Outcome]:
+        """The outcomes of a group. While another program holds the database, nothing is done, and it is tried again."""
+        until = time.monotonic() + self._limits.busy_s
+        while True:
+            outcomes = await self._writer.call(lambda connection: self._committer.commit(connection, batch))
+            busy = isinstance(outcomes[0], Failed) and isinstance(outcomes[0].error, StorageBusy)
+            if not busy or time.monotonic() >= until:
+                return outcomes
+            _log.warning("another program holds %s; waiting for it", self._wal.with_suffix(""))
 
     def _publish(self, outcomes: Sequence[Outcome]) -> None:
         notices = [notice for outcome in outcomes if isinstance(outcome, Done) for notice in outcome.notices]
@@ -214,7 +241,7 @@ class SqliteStore:
         grown = self._wal_bytes() - self._wal_bytes_seen
         short = not self._committer.has_room  # a WAL that starts again at its beginning needs no new room
         if short or self._since_checkpoint >= _CHECKPOINT_FUNCTIONS or grown >= _CHECKPOINT_BYTES:
-            await self._checkpoint("TRUNCATE" if self._wal_bytes() > _TRUNCATE_BYTES else "PASSIVE")
+            await self._checkpoint("TRUNCATE" if self._wal_bytes() > self._limits.wal_bytes else "PASSIVE")
 
     async def _when_idle(self) -> None:
         if self._wal_bytes():
@@ -225,6 +252,19 @@ class SqliteStore:
         await self._writer.call(partial(checkpoint, mode=mode))
         self._since_checkpoint = 0
         self._wal_bytes_seen = self._wal_bytes()
+        self._warn_of_a_reader()
+
+    def _warn_of_a_reader(self) -> None:
+        """A WAL that stays large after it should have been emptied: once, and again with each doubling."""
+        if self._wal_bytes_seen <= self._limits.wal_bytes:
+            self._wal_warned_bytes = 0
+        elif self._wal_bytes_seen >= 2 * self._wal_warned_bytes:
+            self._wal_warned_bytes = self._wal_bytes_seen
+            _log.warning(
+                "%s has %d MiB and can't be emptied: another program reads the database for long",
+                self._wal,
+                self._wal_bytes_seen >> 20,
+            )
 
     def _wal_bytes(self) -> int:
         try:

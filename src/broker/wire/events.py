@@ -53,6 +53,9 @@ class EventType(StrEnum):
     WORKER_GPUS_CHANGED = "worker_gpus_changed", "Its devices, or how they do, changed; the data say which and how."
     GPU_OFFER_IGNORED = "gpu_offer_ignored", "Another live worker has this device already: it is not used twice."
     RECLAIM_SUPPRESSED = "reclaim_suppressed", "The broker was away or frozen; that time is not counted against leases."
+    RESTORED = "restored", "The database was restored from a backup: what happened after that is forgotten."
+    LOGS_PRUNED = "logs_pruned", "Output of jobs that ended long ago was removed; the data name them, as 1..50,53."
+    JOBS_PRUNED = "jobs_pruned", "Jobs that ended long ago were removed, with their events; the data name them."
     TOKEN_CREATED = "token_created", "A token was made; the data carry its name and scopes, never the token."
     TOKEN_REVOKED = "token_revoked", "A token was revoked and is refused from now on."
 
@@ -72,3 +75,6 @@ class Event(Frozen):
 class EventList(Frozen):
     events: list[Event]
     next_cursor: int = Field(description="Pass as since to go on after the last of these.")
+    pruned_to: int | None = Field(
+        default=None, description="Events after since and up to this one were removed, with their jobs."
+    )

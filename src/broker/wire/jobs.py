@@ -200,6 +200,7 @@ class Job(Frozen):
     ended_at: datetime | None = None
     duration_s: float | None = None
     log_bytes: int | None = None
+    logs_pruned: bool | None = Field(default=None, description="Its output was removed, so long after its end.")
     warnings: list[str] | None = None
     spec: dict[str, Any] | None = Field(default=None, description="detail=full: the effective specification.")
     sources: dict[str, str] | None = Field(

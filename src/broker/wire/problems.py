@@ -29,6 +29,7 @@ class ProblemCode(StrEnum):
     WORKER_NAME_TAKEN = "worker_name_taken"
     WORKER_IN_USE = "worker_in_use"
     OFFSET_GAP = "offset_gap"
+    LOGS_PRUNED = "logs_pruned"
     BAD_CHECKSUM = "bad_checksum"
     ALREADY_TERMINAL = "already_terminal"
     NOT_RUNNING = "not_running"

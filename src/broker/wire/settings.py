@@ -21,6 +21,8 @@ from broker.wire.machines import TagSetting
 FILE_ONLY: dict[str, JsonValue] = {"file_only": True}
 ProjectTable = Annotated[str, AfterValidator(lambda name: name if name == FLOOR_TABLE else name_of(name))]
 
+_LONGEST_KEPT_S = 100 * 366 * 86_400
+
 
 class ConfigurationError(Exception):
     """A setting is wrong. The message names the setting, its source, and what to do."""
@@ -98,6 +100,24 @@ class BrokerSettings(Settings):
         json_schema_extra=FILE_ONLY,
     )
     poll_s: float = Field(default=25, gt=0, le=60, description="How long a worker's poll is parked.")
+    keep_logs_s: float = Field(
+        default=30 * 86_400,
+        ge=0,
+        le=_LONGEST_KEPT_S,
+        description="How long output is kept after a job's end. 0: as long as the job.",
+    )
+    keep_jobs_s: float = Field(
+        default=90 * 86_400,
+        ge=0,
+        le=_LONGEST_KEPT_S,
+        description="How long a job is kept after its end, with its events; and a lost worker. 0: for ever.",
+    )
+    keep_env_s: float = Field(
+        default=86_400,
+        ge=0,
+        le=_LONGEST_KEPT_S,
+        description="How long values of env are kept after the end of a job that can't run again. 0: as long as the job.",
+    )
     max_body_mb: float = Field(
         default=2, gt=0, le=64, description="Largest request body; log chunks are at most 1 MiB."
     )
@@ -119,10 +139,10 @@ class WorkerSettings(ClientSettings):
         default=None,
         description="Where checkpoint directories are kept; a shared file system keeps them over machines.",
     )
-    on_term: Literal["leave", "finish"] = Field(
+    on_term: Literal["leave", "finish", "checkpoint"] = Field(
         default="leave",
         description="On SIGTERM: leave ends at once, jobs go on in their shims; finish takes nothing new and ends after "
-        "the last job. A second signal ends at once.",
+        "the last job; checkpoint has the jobs stopped, with their grace, and queued again. A second signal ends at once.",
     )
     linger_s: float = Field(
         default=2,

@@ -123,6 +123,9 @@ class Exchange(Frozen):
 class Poll(Exchange):
     wait_s: float = Field(default=25, ge=0, le=60)
     accept: bool = Field(default=True, description="False while draining: stops still travel.")
+    ending: bool = Field(
+        default=False, description="The worker ends: what it runs is to be stopped and queued again, but for orphans."
+    )
 
 
 class Ack(Frozen):

@@ -31,6 +31,8 @@ WRITTEN = {
     "down": "machine:down_command",
     "broker": "machine:broker_command",
     "worker": "machine:worker_command",
+    "backup": "backup:backup_command",
+    "restore": "backup:restore_command",
     "demo": "machine:demo_command",
     "doctor": "doctor:doctor_command",
     "token": "tokens:token_group",

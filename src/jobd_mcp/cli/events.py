@@ -31,7 +31,9 @@ def events_command() -> click.Command:
             return
         stream = by_name()["event_stream"]
         for event in follow(connection, stream, {name: arguments[name] for name in stream.fields if name in arguments}):
-            if _wanted(event.data, arguments):
+            if event.kind == "pruned":
+                click.echo(rendering.pruned_to(event.data.get("to")), err=True)
+            elif _wanted(event.data, arguments):
                 click.echo(json.dumps(event.data) if as_json else rendering.event_line(event.data))
 
     return click.Command(

@@ -189,7 +189,13 @@ def stopped(answer: Json) -> list[str]:
 def events(answer: Json) -> list[str]:
     known = as_object(answer)
     lines = [event_line(as_object(entry)) for entry in as_list(known.get("events"))]
+    if known.get("pruned_to") is not None:
+        lines.insert(0, pruned_to(known.get("pruned_to")))
     return lines or [f"No events after {text(known.get('next_cursor'))}."]
+
+
+def pruned_to(seq: Json) -> str:
+    return f"(some events up to {text(seq)} were removed, with their jobs)"
 
 
 def event_line(event: Schema) -> str:

@@ -12,7 +12,7 @@ from broker.wire.workers import Ack, Finish, Held, Outcome, Phase, Report, Start
 from support.machines.hosts import Sent
 from support.machines.world import Row, Tables
 
-ENDS = ("completed", "failed", "cancelled", "orphaned")
+ENDS = ("completed", "failed", "cancelled", "preempted", "orphaned", "scheduling_timeout")
 LIVE = ("pending", "acked", "started")
 BY_POLICY = {
     "success": {"completed"},

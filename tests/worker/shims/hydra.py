@@ -1,6 +1,6 @@
 """A hostile job: `hydra.py MARKS KIND…` starts one process of each kind; each writes its pid to MARKS/<kind>.
 
-Ready when MARKS/ready exists; it ends with exit code 3 when MARKS/leave does. The hopper forks every millisecond and
+Ready when MARKS/ready exists; it talks until MARKS/quiet does, and ends with exit code 3 when MARKS/leave does. The hopper forks every millisecond and
 leaves, so that its pid never stays; of the storm there are four, and none of them waits.
 """
 
@@ -109,5 +109,7 @@ while not all(os.path.exists(f"{MARKS}/{kind}") for kind in sys.argv[2:]):
     time.sleep(0.005)
 note("ready")
 while not os.path.exists(f"{MARKS}/leave"):
-    time.sleep(0.005)
+    if not os.path.exists(f"{MARKS}/quiet"):
+        print("here", flush=True)
+    time.sleep(0.02)
 sys.exit(3)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.wire.states import LimitCode
 from broker.wire.workers import Outcome
 from support.waiting import eventually
 from worker.process import records
@@ -77,6 +78,10 @@ async def left_by_itself(room, shim, marks) -> None:
     (marks / "leave").touch()
 
 
+async def over_a_limit(room, shim, marks) -> None:
+    (marks / "quiet").touch()
+
+
 async def main_process_killed(room, shim, marks) -> None:
     os.kill(shim.started().pid, signal.SIGKILL)
 
@@ -93,6 +98,7 @@ async def shim_and_zygote_killed(room, shim, marks) -> None:
 WAYS = {
     stopped: (Outcome.STOPPED, None),
     out_of_lease: (Outcome.LEASE_ENDED, None),
+    over_a_limit: (Outcome.LIMIT, None),
     left_by_itself: (Outcome.EXITED, 3),
     main_process_killed: (Outcome.EXITED, None),
     shim_killed: (Outcome.LOST, None),
@@ -103,7 +109,7 @@ WAYS = {
 def matrix() -> Iterator[object]:
     """Every kind by itself, and all at once. Ways that wait for a grace of a second take those that don't hold still."""
     for way in WAYS:
-        slow = way in (left_by_itself, main_process_killed)
+        slow = way in (over_a_limit, left_by_itself, main_process_killed)
         for kind in ([kind for kind in KINDS if kind in RESTLESS] if slow else KINDS) + ["all"]:
             for cgroups in (True, False):
                 kinds = KINDS if kind == "all" else [kind]
@@ -114,11 +120,13 @@ def matrix() -> Iterator[object]:
                     yield pytest.param(way, kinds, cgroups, id=name)
 
 
+@pytest.mark.trial("B01")
 @pytest.mark.parametrize(("way", "kinds", "cgroups"), list(matrix()))
 @pytest.mark.guarantee("G13")
 async def test_when_a_job_has_ended_nothing_of_it_runs(closed_room, marks, way, kinds, cgroups):
     closed_room.open(cgroups=cgroups)
-    shim = await begun(closed_room, marks, *kinds, grace_s=0.1, linger_s=0.1)
+    limits = {LimitCode.IDLE_TIMEOUT: 2.0} if way is over_a_limit else {}
+    shim = await begun(closed_room, marks, *kinds, grace_s=0.1, linger_s=0.1, limits=limits)
     assert {*kinds} - RESTLESS <= {*living(marks)}
     await way(closed_room, shim, marks)
     final = await closed_room.ended(shim)
@@ -169,6 +177,7 @@ async def test_a_job_leaves_no_group_behind(room):
     assert not any(Path("/sys/fs/cgroup").rglob(worker_groups))
 
 
+@pytest.mark.trial("B100")
 async def test_orphans_that_end_while_the_job_runs_are_no_zombies(room):
     shim = await room.bash(
         "for i in 1 2 3 4 5; do (sleep 0.01 &) ; done; sleep 0.2; ps -o stat= --ppid $PPID | grep -c Z; echo end"
@@ -177,6 +186,7 @@ async def test_orphans_that_end_while_the_job_runs_are_no_zombies(room):
     assert shim.out.read_bytes() == b"0\nend\n"
 
 
+@pytest.mark.trial("B92", "B102")
 @pytest.mark.guarantee("G13")
 async def test_a_tree_that_cannot_be_killed_is_shown_and_not_declared_dead(closed_room, broken_code):
     """A process stuck in the kernel, as a kill that has no effect until a file says otherwise."""

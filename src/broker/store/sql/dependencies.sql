@@ -3,10 +3,11 @@
 INSERT INTO dependencies (child, parent) VALUES (:child, :parent);
 
 -- name: parents
--- What a job depends on, and how these jobs stand.
-SELECT jobs.id, jobs.state FROM dependencies JOIN jobs ON jobs.id = dependencies.parent
+-- What a job depends on, and how these jobs stand; of one whose row is gone, how it ended.
+SELECT dependencies.parent AS id, coalesce(jobs.state, dependencies.ended) AS state
+FROM dependencies LEFT JOIN jobs ON jobs.id = dependencies.parent
 WHERE dependencies.child = :child
-ORDER BY jobs.id;
+ORDER BY dependencies.parent;
 
 -- name: children
 -- The jobs that depend on this one.

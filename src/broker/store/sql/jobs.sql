@@ -51,6 +51,18 @@ UPDATE lines SET (priority, head) = (
 WHERE head = :job
 RETURNING shape, place, head;
 
+-- name: pass_in_line
+-- The head of a line can't be read: the one behind it has its turn.
+UPDATE lines SET (priority, head) = (
+  SELECT jobs.priority, jobs.id FROM jobs
+  WHERE jobs.shape = lines.shape AND jobs.place = lines.place AND jobs.state = 'queued' AND jobs.blocked = 0
+    AND (jobs.priority < lines.priority OR (jobs.priority = lines.priority AND jobs.id > lines.head))
+  ORDER BY jobs.priority DESC, jobs.id
+  LIMIT 1
+)
+WHERE head = :job
+RETURNING shape, place, head;
+
 -- name: close_line
 -- Nobody stands in this line.
 DELETE FROM lines WHERE shape = :shape AND place = :place AND head IS NULL;
@@ -80,11 +92,12 @@ SELECT state, count(*) AS n FROM jobs INDEXED BY jobs_by_array WHERE array_id = 
 -- A job is accepted.
 INSERT INTO jobs (
   state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible, on_preempt,
-  max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, created_at, queued_at
+  max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, created_at, queued_at
 )
 VALUES (
   'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :preemptible,
-  :on_preempt, :max_wall_s, :scheduling_timeout_s, :schedule_until, :actor, :blocked, :dependency_policy, :now, :now
+  :on_preempt, :max_wall_s, :scheduling_timeout_s, :schedule_until, :actor, :blocked, :dependency_policy, :env_kept,
+  :now, :now
 )
 RETURNING id;
 
@@ -97,13 +110,13 @@ WITH RECURSIVE members (n) AS (
 )
 INSERT INTO jobs (
   id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible,
-  on_preempt, max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, array_id, array_index,
-  created_at, queued_at
+  on_preempt, max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, array_id,
+  array_index, created_at, queued_at
 )
 SELECT jobs.id + members.n, jobs.state, jobs.spec, jobs.shape, jobs.project, jobs.name, jobs.command, jobs.priority,
   jobs.cpus, jobs.place, jobs.policy, jobs.grace_s, jobs.preemptible, jobs.on_preempt, jobs.max_wall_s,
-  jobs.scheduling_timeout_s, jobs.schedule_until, jobs.actor, jobs.blocked, jobs.dependency_policy, jobs.id,
-  members.n, jobs.created_at, jobs.queued_at
+  jobs.scheduling_timeout_s, jobs.schedule_until, jobs.actor, jobs.blocked, jobs.dependency_policy, jobs.env_kept,
+  jobs.id, members.n, jobs.created_at, jobs.queued_at
 FROM members CROSS JOIN jobs
 WHERE jobs.id = :array
 ORDER BY members.n;
@@ -147,8 +160,8 @@ LIMIT 1;
 -- What anyone may see of one job.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
-  a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s, a.kill_failed,
-  a.limit_code, a.limit_s, a.limit_seen_s
+  jobs.logs_kept, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
+  a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id = :job;
 
@@ -156,8 +169,8 @@ WHERE jobs.id = :job;
 -- The same of several jobs, newest first; `ids` is a JSON list.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
-  a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s, a.kill_failed,
-  a.limit_code, a.limit_s, a.limit_seen_s
+  jobs.logs_kept, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
+  a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id IN (SELECT value FROM json_each(:ids))
 ORDER BY jobs.id DESC;
