@@ -10,6 +10,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from broker.wire.jobs import JobSpec
 from broker.wire.machines import FOREIGN_MB, Given, Gpu, GpuHealth, GpuShare
@@ -17,7 +18,6 @@ from broker.wire.workers import Final, Outcome
 from worker.environment import NoShell, conda_directory, expanded, program
 from worker.patience import OutOfPatience, within
 from worker.probe.machine import free_mb
-from worker.probe.watch import Watch
 
 CHECK_LIMIT_S = 10.0
 LEAST_FREE_MB = 64.0  # below this neither records nor output can be relied on
@@ -43,6 +43,13 @@ class Ground:
     state: Path
 
 
+class Sight(Protocol):
+    """How devices and memory are looked at: `probe.watch.Watch` is one."""
+
+    async def devices_now(self) -> list[Gpu]: ...
+    def ram_now_gb(self) -> float | None: ...
+
+
 class Refusal(Exception):
     """Not here, or not now. The message names what is missing, and the host."""
 
@@ -66,13 +73,13 @@ async def admit(spec: JobSpec, ground: Ground, limit_s: float = CHECK_LIMIT_S) -
         ) from None
 
 
-async def look_at_given(given: Given, watch: Watch | None, host: str) -> None:
+async def look_at_given(given: Given, sight: Sight | None, host: str) -> None:
     """Are the devices and the memory that the broker counted with there right now? Raises Refusal."""
     if given.gpus:
-        gpus = {gpu.uuid: gpu for gpu in (await watch.devices_now() if watch is not None else ())}
+        gpus = {gpu.uuid: gpu for gpu in (await sight.devices_now() if sight is not None else ())}
         for share in given.gpus:
             _device(share, gpus.get(share.uuid), host)
-    available_gb = watch.ram_now_gb() if watch is not None else None
+    available_gb = sight.ram_now_gb() if sight is not None else None
     if given.ram_gb and available_gb is not None and available_gb < given.ram_gb:
         raise Refusal(
             "ram_short", f"{given.ram_gb:g} GiB of RAM are asked for, and {available_gb:g} available on {host}"

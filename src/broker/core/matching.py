@@ -53,10 +53,10 @@ class Shape:
     def from_key(key: str) -> Shape:
         cpus, needs, worker, project, *more = json.loads(key)
         if not more:
-            return Shape(float(cpus), tuple(needs), worker, project)
+            return Shape(cpus, tuple(needs), worker, project)
         gpus, vram_mb, ram_gb, resources, os, arch = more
         demand = Demand(gpus, vram_mb, ram_gb, tuple((name, count) for name, count in resources))
-        return Shape(float(cpus), tuple(needs), worker, project, demand, os, arch)
+        return Shape(cpus, tuple(needs), worker, project, demand, os, arch)
 
 
 @dataclass(frozen=True, slots=True)
