@@ -91,6 +91,13 @@ def test_a_job_that_takes_more_than_it_asked_for_leaves_what_is_left() -> None:
     assert indexes(choose(wants(vram_gb=3), machine)) == [0]
 
 
+def test_processes_that_together_have_more_than_is_used_make_no_room() -> None:
+    garbled = gpu(0, 24, process(12 * GIB, "1.1"), process(12 * GIB, "1.1", pid=8), free_mb=20 * GIB)
+    machine = host(garbled, held={"1.1": share(0, 20)})
+    assert choose(wants(vram_gb=4), machine) is None
+    assert indexes(choose(wants(vram_gb=3), machine)) == [0]
+
+
 @pytest.mark.trial("B126")
 def test_use_that_is_not_told_leaves_the_reservation_whole() -> None:
     card = gpu(0, 24, process(None, "1.1"), free_mb=14 * GIB)
@@ -207,7 +214,7 @@ def test_what_is_asked_for_is_part_of_a_shape_and_who_asks_for_nothing_has_the_k
 def test_another_platform_and_no_gpu_are_reasons_without_a_look_at_the_machine(
     wanted: dict[str, object], platform: str | None, codes: list[str]
 ) -> None:
-    machine = Machine("box", True, 4, 4, frozenset(), platform=platform)  # noqa: FBT003
+    machine = Machine("box", True, 4, 4, frozenset(), platform=platform)
     assert [reason.code for reason in never(shape(**wanted), machine)] == codes
 
 

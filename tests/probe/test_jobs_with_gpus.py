@@ -122,13 +122,13 @@ async def test_each_job_sees_the_devices_that_are_recorded_for_it_by_uuid_and_ot
     told = 'echo "$CUDA_VISIBLE_DEVICES/$CUDA_DEVICE_ORDER"'
     async with fleet.client() as client:
         await ready(fleet, client, 2)
-        expected = {
-            await submit(client, told, gpus=2): [A, B],
-            await submit(client, told, vram_gb=60): [B],  # the big one
-            await submit(client, told, vram_gb=2): [A],
-            await submit(client, told): None,
-        }
-        for job, devices in expected.items():
+        for asked, devices in (
+            ({"gpus": 2}, [A, B]),
+            ({"vram_gb": 60}, [B]),  # only the big one has it
+            ({"vram_gb": 2}, [A]),
+            ({}, None),
+        ):
+            job = await submit(client, told, **asked)
             found = await ended(client, job)
             assert (found.state, found.gpus) == (JobState.COMPLETED, devices)
             assert await output_of(client, job) == f"{','.join(devices or ())}/PCI_BUS_ID\n".encode()
