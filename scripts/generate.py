@@ -12,7 +12,7 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic_core import PydanticUndefined
@@ -161,35 +161,52 @@ def tools_in_short() -> str:
 
 
 def guaranteed_by(root: Path) -> dict[str, list[str]]:
-    """Promise → the tests that are marked with its id, as `tests/room/test_file.py::test_name`."""
+    """Promise → the tests that are marked with its id."""
+    return marked(root, "guarantee")
+
+
+def trials_of(root: Path) -> dict[str, list[str]]:
+    """Trial → the tests that show its right outcome."""
+    return marked(root, "trial")
+
+
+def marked(root: Path, mark: str) -> dict[str, list[str]]:
+    """Id → the tests that `pytest.mark.<mark>` gives it to, as `tests/room/test_file.py::test_name`."""
     found: dict[str, list[str]] = {}
     for path in sorted((root / "tests").rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                for promise in _promises(node):
-                    found.setdefault(promise, []).append(f"{path.relative_to(root)}::{node.name}")
+                for id_ in _ids(node, mark):
+                    found.setdefault(id_, []).append(f"{path.relative_to(root)}::{node.name}")
     return found
 
 
-def _promises(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    """The arguments of its `pytest.mark.guarantee(...)`."""
+def _ids(function: ast.FunctionDef | ast.AsyncFunctionDef, mark: str) -> Iterator[str]:
+    """The arguments of its `pytest.mark.<mark>(...)`."""
     for decorator in function.decorator_list:
         match decorator:
-            case ast.Call(func=ast.Attribute(attr="guarantee"), args=promises):
-                for promise in promises:
-                    if not isinstance(promise, ast.Constant) or not isinstance(promise.value, str):
-                        raise TypeError(f"{function.name}: write the id of a guarantee as a plain text")
-                    yield promise.value
+            case ast.Call(func=ast.Attribute(attr=name), args=ids) if name == mark:
+                for id_ in ids:
+                    if not isinstance(id_, ast.Constant) or not isinstance(id_.value, str):
+                        raise TypeError(f"{function.name}: write the id of a {mark} as a plain text")
+                    yield id_.value
             case _:
                 pass
 
 
 def guarantees() -> str:
-    tests = guaranteed_by(ROOT)
+    return _tests_by_id(guaranteed_by(ROOT))
+
+
+def trials() -> str:
+    return _tests_by_id(trials_of(ROOT))
+
+
+def _tests_by_id(tests: Mapping[str, Sequence[str]]) -> str:
     sections = []
-    for promise in sorted(tests, key=lambda id_: int(id_.removeprefix("G"))):
-        lines = [f"- `{test.removeprefix('tests/')}`" for test in sorted(tests[promise])]
-        sections.append("\n".join([f"**{promise}**", "", *lines]))
+    for id_ in sorted(tests, key=lambda id_: int(id_[1:])):
+        lines = [f"- `{test.removeprefix('tests/')}`" for test in sorted(tests[id_])]
+        sections.append("\n".join([f"**{id_}**", "", *lines]))
     return "\n\n".join(sections) + "\n"
 
 
@@ -240,6 +257,7 @@ REGIONS: Mapping[str, Callable[[], str]] = {
     "tools": tools,
     "tools-in-short": tools_in_short,
     "guarantees": guarantees,
+    "trials": trials,
     "other-routes": other_routes,
 }
 

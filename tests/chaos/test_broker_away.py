@@ -49,6 +49,7 @@ async def kill_and_start(fleet: Fleet) -> None:
     await fleet.start_broker()
 
 
+@pytest.mark.trial("B11")
 @pytest.mark.parametrize("away", [freeze, stop_and_start, kill_and_start])
 @pytest.mark.guarantee("G10")
 async def test_a_broker_that_was_away_for_three_leases_takes_nothing_from_anybody(whole_fleet: Fleet, away) -> None:

@@ -23,6 +23,7 @@ def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
     return aloud
 
 
+@pytest.mark.trial("B14")
 @pytest.mark.timeout(0)
 @pytest.mark.guarantee("G1", "G4", "G5", "G6", "G7", "G8", "G9", "G10", "G12", "G13", "G15")
 async def test_no_job_is_lost_doubled_or_lied_about_whatever_dies(

@@ -52,6 +52,7 @@ async def known_names(fleet) -> set[str]:
                 return names
 
 
+@pytest.mark.trial("B51")
 @pytest.mark.guarantee("G1")
 async def test_no_acknowledged_job_is_missing_after_a_kill_in_a_storm(fleet) -> None:
     acknowledged: set[str] = set()

@@ -35,6 +35,7 @@ async def test_20_mb_at_full_speed_arrive_exactly(fleet_with_worker) -> None:
         assert done.state.value == "completed"
 
 
+@pytest.mark.trial("B79")
 @pytest.mark.guarantee("G15")
 async def test_bytes_of_every_kind_and_no_final_newline_arrive_exactly(fleet_with_worker) -> None:
     program = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 300 + b'\\0\\0end')"
@@ -44,6 +45,7 @@ async def test_bytes_of_every_kind_and_no_final_newline_arrive_exactly(fleet_wit
         same(await output_of(client, job), bytes(range(256)) * 300 + b"\0\0end")
 
 
+@pytest.mark.trial("B78")
 async def test_characters_cut_at_chunk_edges_are_whole_again(fleet_with_worker) -> None:
     # Each character is flushed in pieces, so that reads and chunks end in the middle of it.
     program = fleet_with_worker.directory / "pieces.py"
@@ -77,6 +79,7 @@ async def test_a_broker_that_is_away_in_the_middle_loses_and_slows_nothing(fleet
         assert (done.state.value, len(done.assignments)) == ("completed", 1)
 
 
+@pytest.mark.trial("B77")
 async def test_the_last_burst_before_the_end_is_all_there(fleet_with_worker) -> None:
     async with fleet_with_worker.client() as client:
         jobs = [await submit(client, "seq 1 5000; printf last") for _ in range(10)]

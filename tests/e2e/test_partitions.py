@@ -62,6 +62,7 @@ async def test_a_job_that_is_cut_off_comes_back_to_life_when_the_wire_heals(apar
     assert starts_in(apart.directory / "starts") == 1
 
 
+@pytest.mark.trial("B05")
 async def test_a_copy_that_was_given_up_is_stopped_and_says_nothing_into_the_new_one(apart: Fleet, cable: Wire) -> None:
     async with apart.client() as client:
         job = await submit(client, "echo attempt $JOBD_ATTEMPT; sleep 5; echo end $JOBD_ATTEMPT")

@@ -78,6 +78,7 @@ while True:
 """
 
 
+@pytest.mark.trial("B01")
 @pytest.mark.parametrize("how", ["cancel", "max_wall", "preempt"])
 @pytest.mark.guarantee("G13", "G25", "G26")
 async def test_a_stop_reaches_the_real_program_below_two_scripts(patient: Fleet, how: str) -> None:
@@ -113,6 +114,7 @@ IGNORES = (
 GRACES = {"floor": (2, None, None), "project": (3600, 2, None), "job": (3600, 7200, 2)}
 
 
+@pytest.mark.trial("B25")
 @pytest.mark.parametrize("level", GRACES)
 @pytest.mark.guarantee("G13", "G25")
 async def test_every_way_to_stop_sends_term_waits_for_the_most_specific_grace_and_kills(
@@ -248,6 +250,7 @@ async def test_a_preempted_job_that_wants_to_goes_on_from_its_checkpoint(patient
         assert first.started_at < got.started_at  # it made room
 
 
+@pytest.mark.trial("B92", "B102")
 @pytest.mark.guarantee("G13")
 async def test_a_process_that_cannot_be_killed_is_told_on_every_surface_and_keeps_its_slot(patient: Fleet) -> None:
     """Trial B102: stuck in the kernel, as a kill that has no effect until a file says otherwise."""

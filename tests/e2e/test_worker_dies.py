@@ -32,6 +32,7 @@ async def running(client, job: int, *, attempt: int = 1) -> None:
     await eventually(check, within_s=30)
 
 
+@pytest.mark.trial("B14")
 @pytest.mark.guarantee("G7")
 async def test_a_dead_machines_job_runs_elsewhere_and_the_history_says_why(quick) -> None:
     file = quick.directory / "starts"
@@ -77,6 +78,7 @@ async def test_a_worker_that_is_killed_and_restarted_finds_its_job_as_if_nothing
     assert starts_in(file) == 1
 
 
+@pytest.mark.trial("B13")
 @pytest.mark.guarantee("G11")
 async def test_a_job_that_ended_while_its_worker_was_dead_is_reported_with_its_real_exit_code(quick) -> None:
     await quick.start_worker("a")
@@ -96,6 +98,7 @@ def _only_files_left(quick, name: str) -> bool:
     return not [p for p in processes_of(quick.directory / name) if "sleep" in p.command or "bash" in p.command]
 
 
+@pytest.mark.trial("B05", "B12")
 @pytest.mark.guarantee("G5")
 async def test_a_frozen_worker_changes_nothing_when_it_thaws(quick) -> None:
     file = quick.directory / "starts"
@@ -213,6 +216,7 @@ async def test_a_worker_goes_on_taking_work_however_the_broker_restarts(quick) -
             assert (await ended(client, job)).state.value == "completed"
 
 
+@pytest.mark.trial("B23")
 @pytest.mark.guarantee("G13")
 async def test_a_cancel_reaches_a_job_that_was_started_before_its_worker_restarted(quick) -> None:
     await quick.start_worker("a")

@@ -84,6 +84,7 @@ async def _is_paused(client: BrokerClient) -> bool:
     return await worker_state(client) is WorkerState.PAUSED
 
 
+@pytest.mark.trial("B99")
 async def test_a_second_signal_ends_a_finishing_worker_at_once_and_the_next_one_takes_up(quick: Fleet) -> None:
     go = quick.directory / "go"
     async with quick.client() as client:
@@ -225,6 +226,7 @@ def test_systemd_finds_nothing_wrong_in_the_units(short_dir: Path) -> None:
     assert len(list(UNITS.glob("*.service"))) == 2
 
 
+@pytest.mark.trial("B99")
 async def test_a_service_managers_restart_of_the_worker_is_no_event_for_its_job(quick: Fleet) -> None:
     """A stand-in for systemd, which does to the worker's processes what the unit's KillMode says."""
     settings = unit("worker")
@@ -280,6 +282,7 @@ def test_the_units_do_not_restart_what_a_restart_can_not_mend() -> None:
 LEASE_S = 4.0
 
 
+@pytest.mark.trial("B13")
 @pytest.mark.parametrize("variant", ["worker stays", "worker is told to end", "worker is killed"])
 async def test_an_end_while_the_broker_is_away_arrives_once_with_its_whole_output(fleet: Fleet, variant: str) -> None:
     """Also longer than a lease, and also if the worker is restarted before the broker is back."""

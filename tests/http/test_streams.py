@@ -104,6 +104,7 @@ async def test_a_follower_that_was_cut_resumes_without_gap_or_repeat(site) -> No
     assert (text(first), text(rest)) == (b"first\n", b"second\n")
 
 
+@pytest.mark.trial("B77")
 async def test_following_waits_for_the_tail_that_comes_after_the_end(site) -> None:
     job, worker, delivery = await started(site)
     await worker.finish(delivery, final_size=5)
@@ -134,6 +135,7 @@ async def test_following_goes_on_over_a_new_attempt(site) -> None:
     ]
 
 
+@pytest.mark.trial("B83")
 @pytest.mark.parametrize("end", ["completed", "failed", "cancelled", "cancelled-queued", "orphaned"])
 async def test_following_ends_in_every_kind_of_end(site, end: str) -> None:
     if end == "cancelled-queued":
@@ -158,6 +160,7 @@ async def test_following_ends_in_every_kind_of_end(site, end: str) -> None:
     assert (await following)[-1].data["state"] == end
 
 
+@pytest.mark.trial("B83")
 async def test_a_snapshot_answers_at_once_whatever_the_job_does(site) -> None:
     queued = (await site.unix.post("/v1/jobs", json={"command": "true", "worker": "nobody"})).json()["id"]
     job, _, _ = await started(site)

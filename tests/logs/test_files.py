@@ -119,6 +119,7 @@ def test_many_senders_of_the_same_bytes_leave_them_once(files: LogFiles) -> None
     assert files.read(1, 1, 0, len(data) + 1) == data
 
 
+@pytest.mark.trial("B85")
 def test_no_descriptor_stays_open(files: LogFiles) -> None:
     def use(job: int) -> None:
         files.append(job, 1, "log", 0, b"abc")

@@ -28,6 +28,7 @@ def contents(view: View) -> list[bytes]:
     return [data(shown) for shown in view.lines]
 
 
+@pytest.mark.trial("B84")
 @pytest.mark.parametrize("wanted", [1, 2, 99, 100, 101])
 @pytest.mark.parametrize("count", [0, 1, 99, 100, 15_000])
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
@@ -48,6 +49,7 @@ def test_the_first_lines_are_numbered(log_of) -> None:
     assert (view.start, view.end, view.size) == (0, 5, 7)
 
 
+@pytest.mark.trial("B84")
 def test_pages_from_cursor_to_cursor_give_every_line_once(log_of) -> None:
     text = b"".join(b"%d: %s\n" % (number, "é".encode() * (number % 7)) for number in range(1000))
     snapshot = log_of(text)
@@ -61,6 +63,7 @@ def test_pages_from_cursor_to_cursor_give_every_line_once(log_of) -> None:
     assert reading.page(snapshot, cursor, 37).lines == ()
 
 
+@pytest.mark.trial("B78")
 @pytest.mark.parametrize("character", ["é", "€", "😀"])
 @pytest.mark.parametrize("padding", [*range(6), 4093, 4094, 4095])
 def test_a_character_cut_at_the_end_waits_until_it_is_whole(files: LogFiles, character: str, padding: int) -> None:
@@ -94,6 +97,7 @@ def test_a_cursor_among_invalid_bytes_skips_none_of_them(log_of) -> None:
         assert reading.page(snapshot, cursor, 5).start == cursor
 
 
+@pytest.mark.trial("B78")
 @given(text=st.text(max_size=300), steps=st.lists(st.integers(4, 40), min_size=1), cut=st.integers(0, 400))
 @settings(max_examples=60)
 def test_what_a_follower_gets_is_valid_text_at_every_step(tmp_path_factory, text: str, steps, cut: int) -> None:
@@ -257,6 +261,7 @@ def test_views_of_many_long_lines_keep_a_bounded_part_at_their_own_end(log_of) -
     assert first.end == first.lines[-1].line.end
 
 
+@pytest.mark.trial("B79")
 def test_random_bytes_are_read_whole_by_every_view(log_of) -> None:
     text = random.Random(5).randbytes(300_000)
     snapshot = log_of(text)

@@ -44,6 +44,7 @@ class Follower:
             self.end = data
 
 
+@pytest.mark.trial("B82")
 @pytest.mark.guarantee("G15")
 async def test_50_followers_of_one_log_get_every_byte_and_the_end(shared: Fleet) -> None:
     gate = shared.directory / "gate"

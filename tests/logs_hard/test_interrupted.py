@@ -31,6 +31,7 @@ def numbered(first: int, last: int) -> bytes:
     return b"".join(b"line %010d\n" % number for number in range(first, last))
 
 
+@pytest.mark.trial("B76")
 @pytest.mark.guarantee("G15")
 async def test_a_broker_that_is_away_while_megabytes_are_written_gets_them_all_and_holds_up_nothing(
     fleet: Fleet,
@@ -50,6 +51,7 @@ async def test_a_broker_that_is_away_while_megabytes_are_written_gets_them_all_a
         assert await output_of(client, job) == numbered(0, lines)
 
 
+@pytest.mark.trial("B82")
 @pytest.mark.guarantee("G15")
 async def test_a_log_at_its_limit_says_so_everywhere_also_when_the_worker_was_killed_meanwhile(fleet: Fleet) -> None:
     await fleet.start_worker(log_cap_mb="1")

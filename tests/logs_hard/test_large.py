@@ -67,6 +67,7 @@ def files(fleet: Fleet) -> LogFiles:
     return LogFiles(fleet.state / "logs")
 
 
+@pytest.mark.trial("B82")
 @pytest.mark.guarantee("G15")
 async def test_100_mb_at_full_speed_arrive_whole_and_nobody_keeps_them(shared: Fleet) -> None:
     memory = Memory(shared)

@@ -21,6 +21,7 @@ async def claimed_and_ended(worker) -> None:
         await worker.finish(delivery)
 
 
+@pytest.mark.trial("B110")
 async def test_a_life_costs_the_same_with_a_hundred_times_as_many_jobs_queued(counted) -> None:
     worker = await counted.registered("w1", slots=2)
     await counted.submit(count=FEW)
@@ -61,6 +62,7 @@ async def test_jobs_that_fit_nowhere_are_not_walked_past(counted) -> None:
     assert many.steps < few.steps * ALMOST_THE_SAME
 
 
+@pytest.mark.trial("B110")
 @pytest.mark.parametrize(
     "wanted",
     [

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+
+import pytest
+
+from support.waiting import eventually
 
 STREAMS = 40
 EVENTS = 900
@@ -49,6 +55,37 @@ async def test_a_crowd_hears_every_event_once_and_in_order_and_reads_it_together
     assert [numbers[:EVENTS] for numbers in told] == [list(range(n % 3 + 1, EVENTS + 1)) for n in range(STREAMS)]
     pages = [statement for statement in spent.statements if "FROM events WHERE seq > " in statement]
     assert len(pages) < EVENTS // 30 * 8  # a read of its own for each stream and commit would be a thousand
+
+
+@pytest.mark.trial("B103")
+async def test_streams_that_stay_open_hold_no_transaction_and_a_stranger_that_does_is_outlived(
+    counted, short_dir: Path
+) -> None:
+    """The write-ahead log is emptied under ten streams; while another program reads it waits, and then it is too."""
+    state = short_dir / "state"
+    wal = state / "jobd.sqlite3-wal"
+    streams = []
+    for _ in range(10):
+        reader, writer = await asyncio.open_unix_connection(str(state / "broker.sock"))
+        writer.write(b"GET /v1/events/stream?since=0 HTTP/1.1\r\nHost: jobd\r\n\r\n")
+        streams.append((reader, writer))
+    with closing(sqlite3.connect(state / "jobd.sqlite3", isolation_level=None)) as stranger:
+        await counted.submit(count=EVENTS)
+        for reader, _ in streams:
+            await reader.readuntil(b"id: 1\n")
+        await eventually(lambda: wal.stat().st_size == 0, within_s=30)
+
+        stranger.execute("BEGIN")
+        stranger.execute("SELECT count(*) FROM jobs").fetchone()
+        await counted.submit(count=EVENTS)
+        held = wal.stat().st_size
+        assert (await counted.client.job_list()).total == 2 * EVENTS
+        stranger.execute("COMMIT")
+
+    await eventually(lambda: wal.stat().st_size == 0, within_s=30)
+    assert held > 0
+    for _, writer in streams:
+        writer.close()
 
 
 async def test_one_that_comes_late_reads_the_whole_story_from_the_beginning(counted, short_dir: Path) -> None:

@@ -86,6 +86,7 @@ async def test_a_job_that_ended_by_itself_before_the_stop_keeps_its_end(bench) -
     assert await bench.state(job) == "completed"
 
 
+@pytest.mark.trial("B26")
 @pytest.mark.guarantee("G14")
 async def test_a_cancel_between_ack_and_start_always_ends_cancelled(bench) -> None:
     job = await bench.submit()
@@ -100,6 +101,7 @@ async def test_a_cancel_between_ack_and_start_always_ends_cancelled(bench) -> No
     assert await bench.state(job) == "cancelled"
 
 
+@pytest.mark.trial("B26")
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.NEVER_EXECUTED])
 @pytest.mark.guarantee("G14")
 async def test_a_refusal_does_not_undo_a_cancel(bench, outcome: Outcome) -> None:
@@ -138,6 +140,7 @@ async def test_a_repeat_is_harmless_and_says_so(bench) -> None:
     assert [first.jobs[0].note, second.jobs[0].note] == ["cancelled before it ran", "was cancelled already"]
 
 
+@pytest.mark.trial("B27")
 async def test_cancelling_a_job_that_has_ended_changes_nothing(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()

@@ -46,6 +46,7 @@ async def end(bench, job: int, how: str) -> None:
             await bench.sweep(after_s=61)
 
 
+@pytest.mark.trial("B29")
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.guarantee("G24")
 async def test_a_chain_is_decided_by_every_way_in_which_its_first_job_can_end(bench, how: str) -> None:
@@ -82,6 +83,7 @@ async def test_a_blocked_job_says_what_it_waits_for_and_is_given_to_nobody(bench
     assert (await bench.client.job_get(parent, detail="full")).dependents == [child]
 
 
+@pytest.mark.trial("B97")
 async def test_a_child_waits_for_all_of_its_parents(bench) -> None:
     one, two = await bench.submit(), await bench.submit()
     child = await bench.submit(depends_on=[one, two, one])
@@ -110,6 +112,7 @@ async def test_a_child_of_jobs_that_ended_well_starts_at_once(bench) -> None:
     assert (await worker.one()).job == child
 
 
+@pytest.mark.trial("B30")
 @pytest.mark.parametrize(("policy", "exit_code"), [("success", 1), ("failure", 0)])
 async def test_a_child_that_could_never_start_is_refused_at_once(bench, policy: str, exit_code: int) -> None:
     parent = await bench.submit()
@@ -123,6 +126,7 @@ async def test_a_child_that_could_never_start_is_refused_at_once(bench, policy: 
     assert (await bench.client.job_list()).total == 1
 
 
+@pytest.mark.trial("B97")
 @pytest.mark.parametrize("parents", [[999], [1, 999], [2]])
 async def test_unknown_parents_and_the_own_next_id_are_refused(bench, parents: list[int]) -> None:
     await bench.submit()
@@ -134,6 +138,7 @@ async def test_unknown_parents_and_the_own_next_id_are_refused(bench, parents: l
     assert (await bench.client.job_list()).total == 1
 
 
+@pytest.mark.trial("B97")
 async def test_an_array_waits_as_a_whole_and_a_thousand_parents_are_possible(bench) -> None:
     array = await bench.submit(count=1000)
     child = await bench.submit(depends_on=list(range(array, array + 1000)), dependency_policy="any_exit", count=3)

@@ -152,6 +152,7 @@ async def test_a_refusal_holds_for_a_while_only(bench) -> None:
     assert (len(now.deliveries), len(later.deliveries)) == (0, 1)
 
 
+@pytest.mark.trial("B113")
 async def test_a_refusal_ends_also_when_the_wall_clock_is_set_back(bench) -> None:
     jobs = [await bench.submit(cwd="/data"), await bench.submit()]
     worker = await bench.registered(slots=1)
@@ -253,6 +254,7 @@ async def until_parked(bench, worker) -> None:
     raise AssertionError("the poll was not parked")
 
 
+@pytest.mark.trial("B113")
 async def test_a_wall_clock_that_jumps_stops_nothing_that_is_about_to_start(bench) -> None:
     await bench.submit()
     worker = await bench.registered()

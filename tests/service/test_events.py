@@ -207,6 +207,7 @@ async def test_the_fold_sees_an_event_that_is_missing(bench) -> None:
     assert unseen == ["job_requeued"]
 
 
+@pytest.mark.trial("B111")
 async def test_jobs_that_fit_nowhere_make_no_events_however_often_workers_poll(make_bench) -> None:
     """jobd's storm: 4 workers, 1,000 jobs that can't be placed, 500 polls. Events grow with changes, never with polls."""
     bench = await make_bench()

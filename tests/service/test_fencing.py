@@ -29,6 +29,7 @@ async def test_the_whole_path_of_a_job(bench) -> None:
     ]
 
 
+@pytest.mark.trial("B05")
 @pytest.mark.guarantee("G5")
 async def test_a_stale_worker_can_write_nothing_into_a_job_that_another_has(bench) -> None:
     job = await bench.submit()
@@ -122,6 +123,7 @@ async def test_a_late_start_after_the_own_final_report_drops_nothing(bench) -> N
     assert await worker.write(delivery, b"tail") == 4
 
 
+@pytest.mark.trial("B77")
 @pytest.mark.guarantee("G5")
 async def test_the_tail_of_a_finished_log_is_taken_up_to_its_declared_size_and_no_further(bench) -> None:
     job = await bench.submit()

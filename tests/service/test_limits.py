@@ -203,6 +203,7 @@ async def test_what_was_decided_at_the_submit_stays_when_the_project_changes(mak
 # ---- a kill that fails
 
 
+@pytest.mark.trial("B102")
 @pytest.mark.guarantee("G13")
 async def test_a_kill_that_fails_is_told_and_keeps_its_room_until_the_tree_is_gone(bench) -> None:
     job, worker, delivery = await running(bench, cpus=4)

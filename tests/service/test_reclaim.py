@@ -34,6 +34,7 @@ async def test_a_silent_workers_job_is_queued_again_and_visibly(bench) -> None:
     assert (await bench.client.worker_list()).workers[0].state == "lost"
 
 
+@pytest.mark.trial("B06")
 async def test_a_lease_that_is_renewed_lasts_as_long_as_the_job(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()
@@ -47,6 +48,7 @@ async def test_a_lease_that_is_renewed_lasts_as_long_as_the_job(bench) -> None:
     assert await bench.assignments(job) == ["started"]
 
 
+@pytest.mark.trial("B14")
 @pytest.mark.guarantee("G8")
 async def test_a_job_that_must_not_run_twice_is_orphaned(bench) -> None:
     job = await bench.submit(on_worker_lost="orphan")
@@ -204,6 +206,7 @@ async def test_a_lost_unexecuted_assignment_is_closed_first_and_then_queued(benc
     assert await bench.state(job) == "queued"
 
 
+@pytest.mark.trial("B11")
 @pytest.mark.guarantee("G10")
 async def test_silence_counts_only_while_the_broker_was_listening(make_bench) -> None:
     bench = await make_bench(sweep_s=5)
@@ -224,6 +227,7 @@ async def test_silence_counts_only_while_the_broker_was_listening(make_bench) ->
     assert [await bench.state(job) for job in jobs] == ["queued"] * 3
 
 
+@pytest.mark.trial("B113")
 @pytest.mark.guarantee("G10")
 async def test_clock_jumps_reclaim_nothing(bench) -> None:
     job = await bench.submit()
@@ -275,6 +279,7 @@ async def test_a_restarted_broker_says_once_how_long_nobody_listened(short_dir: 
     assert gaps == ['{"gap_s":500.0}']
 
 
+@pytest.mark.trial("B09")
 @pytest.mark.guarantee("G7")
 async def test_a_worker_that_comes_back_without_a_job_loses_it_at_once(bench) -> None:
     job = await bench.submit()
@@ -315,6 +320,27 @@ async def test_an_answer_that_was_lost_is_put_again_whole_with_the_same_token(be
     assert (again.job, again.attempt, again.token) == (job, 1, lost.token)
     assert await worker.ack(again) is W.ACCEPTED
     assert await bench.assignments(job) == ["acked"]
+
+
+@pytest.mark.guarantee("G17")
+@pytest.mark.parametrize("acknowledged", [False, True])
+async def test_a_delivery_that_was_told_twice_takes_no_room_once_its_worker_has_dropped_it(
+    bench, acknowledged: bool
+) -> None:
+    """The later answer was lost: the worker's `seen` will never cover it, but it had the delivery from the earlier one."""
+    await bench.submit()
+    worker = await bench.registered(slots=1)
+    earlier = await worker.poll(process=False)
+    await worker.poll(process=False)
+    worker.process(earlier)
+    if acknowledged:
+        assert await worker.ack(earlier.deliveries[0]) is W.ACCEPTED
+    else:
+        await bench.sweep(after_s=16)
+        assert (await worker.report()).verdicts[0].verdict is W.STALE_ASSIGNMENT
+    worker.held.clear()
+
+    assert [delivery.attempt for delivery in (await worker.poll()).deliveries] == [2]
 
 
 async def test_a_list_older_than_one_already_used_is_ignored(bench) -> None:

@@ -67,6 +67,7 @@ async def kinds(bench) -> list[EventType]:
 # ---- the two clocks
 
 
+@pytest.mark.trial("B83")
 @pytest.mark.guarantee("G27")
 async def test_output_goes_first_and_is_told_apart_from_none(bench) -> None:
     worker = await bench.registered()
@@ -162,6 +163,7 @@ async def test_output_does_not_outlive_its_row(make_bench) -> None:
     assert not (bench.directory / "logs" / "0" / str(job)).exists()
 
 
+@pytest.mark.trial("B110")
 async def test_many_go_in_batches_with_one_event_each(bench) -> None:
     array = await bench.submit(count=350)
     await bench.client.job_cancel(CancelRequest(array=array))
@@ -188,6 +190,7 @@ def test_output_goes_by_whichever_is_the_shorter() -> None:
 # ---- what must stay
 
 
+@pytest.mark.trial("B96")
 @pytest.mark.guarantee("G27")
 async def test_a_parent_stays_while_a_job_that_has_not_ended_depends_on_it(bench) -> None:
     worker = await bench.registered()
@@ -207,6 +210,7 @@ async def test_a_parent_stays_while_a_job_that_has_not_ended_depends_on_it(bench
     assert (await bench.client.job_list()).total == 0
 
 
+@pytest.mark.trial("B96")
 @pytest.mark.guarantee("G27")
 async def test_the_end_of_a_parent_that_is_gone_still_decides_a_child_that_is_queued_again(bench) -> None:
     """With policy failure: the parent is orphaned, so the child may start; the parent comes back and completes, which
@@ -288,6 +292,7 @@ async def test_a_holder_of_output_that_is_gone_may_forget_it(bench) -> None:
     assert not (bench.directory / "logs" / "0" / str(delivery.job)).exists()
 
 
+@pytest.mark.trial("B113")
 @pytest.mark.guarantee("G27")
 async def test_a_clock_that_jumps_removes_nothing(bench) -> None:
     worker = await bench.registered()

@@ -118,6 +118,7 @@ async def test_a_pending_assignment_that_is_accepted_in_time_saves_the_job(bench
     assert await bench.state(job) == "assigned"
 
 
+@pytest.mark.trial("B113")
 async def test_clocks_that_are_set_and_time_in_which_the_broker_was_away_end_nothing(make_bench) -> None:
     bench = await make_bench(sweep_s=5)
     job = await submit(bench)

@@ -298,6 +298,7 @@ async def test_a_worker_that_is_there_is_not_forgotten(bench) -> None:
     assert refused.value.code is ProblemCode.WORKER_IN_USE
 
 
+@pytest.mark.trial("B10")
 async def test_a_lost_worker_is_not_forgotten_while_it_owns_live_jobs(make_bench) -> None:
     """Its jobs would be hidden from the sweep that gives them up. They are given up first; then it may go."""
     bench = await make_bench(exclusive_lease_s=300)

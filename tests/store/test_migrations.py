@@ -54,6 +54,7 @@ def test_missing_steps_are_applied_in_order_and_only_once(tmp_path: Path) -> Non
         assert connection.execute("SELECT x FROM a").fetchall() == [(2,)]
 
 
+@pytest.mark.trial("B107")
 def test_a_step_that_fails_leaves_what_was_there_before(tmp_path: Path) -> None:
     broken = [META, Migration(1, "0001_a.sql", "CREATE TABLE a (x);\nINSERT INTO nowhere VALUES (1);")]
     with database(tmp_path / "d") as connection:
@@ -78,6 +79,7 @@ def test_a_step_cut_off_in_mid_statement_is_refused(tmp_path: Path) -> None:
         assert tables(connection) == set()
 
 
+@pytest.mark.trial("B107")
 def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     with database(tmp_path / "d") as connection:
         migrate.migrate(connection, [META, Migration(1, "0001_a.sql", "CREATE TABLE a (x);")])
@@ -101,6 +103,7 @@ def test_a_gap_in_the_numbers_is_refused(tmp_path: Path) -> None:
         migrate.load(tmp_path)
 
 
+@pytest.mark.trial("B107")
 def test_four_programs_that_start_at_once_agree_on_one_schema(tmp_path: Path) -> None:
     command = [sys.executable, "-c", STARTER, str(tmp_path / "jobd.db")]
     started = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]

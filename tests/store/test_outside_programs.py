@@ -41,6 +41,7 @@ async def write(store: SqliteStore, count: int, bytes_: int = ROW) -> None:
 # ---- a program that holds the lock
 
 
+@pytest.mark.trial("B49")
 async def test_a_lock_held_for_longer_than_one_try_is_waited_for(open_store, tmp_path: Path) -> None:
     store = await open_store(tmp_path / "jobd.db")
     await store.run(lambda tx: tx.all("wait_briefly"))  # so that one try takes a moment only
@@ -73,6 +74,7 @@ async def test_a_lock_held_for_ever_is_refused_in_our_own_words(open_store, tmp_
 # ---- a program that reads for long
 
 
+@pytest.mark.trial("B103")
 async def test_the_wal_stays_small_under_our_own_readers(open_store, tmp_path: Path) -> None:
     """48 MiB of rows, read all the while: the WAL never has more than 16 MiB."""
     path = tmp_path / "jobd.db"
@@ -94,6 +96,7 @@ async def test_the_wal_stays_small_under_our_own_readers(open_store, tmp_path: P
     assert 0 < largest <= 16 * MIB
 
 
+@pytest.mark.trial("B103")
 async def test_behind_an_outside_reader_the_wal_grows_is_told_and_shrinks_when_it_leaves(
     open_store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -69,6 +69,7 @@ def found(database: Path) -> set[int]:
         connection.close()
 
 
+@pytest.mark.trial("B51")
 def test_no_acknowledged_commit_is_lost_by_a_power_loss(recorder: Path, tmp_path: Path) -> None:
     operations = recorded(recorder, tmp_path, "honest")
 

@@ -67,6 +67,7 @@ async def test_a_link_in_the_place_of_the_database_is_refused(open_store, tmp_pa
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.trial("B49")
 async def test_a_database_held_by_another_program_fails_the_group_and_not_the_writer(
     open_store, tmp_path: Path
 ) -> None:

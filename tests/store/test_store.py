@@ -99,6 +99,7 @@ async def test_a_cancelled_waiter_does_not_take_its_transaction_along(store: Sql
     assert await store.run(add("next")) == 51
 
 
+@pytest.mark.trial("B103")
 async def test_a_cancelled_reader_leaves_no_transaction_open(store: SqliteStore) -> None:
     for _ in range(20):
         task = asyncio.create_task(store.read(words))
@@ -295,6 +296,7 @@ async def test_a_writer_that_was_cancelled_answers_whoever_waits(open_store, tmp
         await store.run(words)
 
 
+@pytest.mark.trial("B103")
 async def test_the_write_ahead_log_stays_small_and_is_emptied_when_idle(open_store, tmp_path: Path) -> None:
     store = await open_store(tmp_path / "jobd.db")
     wal = tmp_path / "jobd.db-wal"

@@ -26,17 +26,17 @@ from support.waiting import eventually
 from worker.process import records
 
 SETTINGS = {
-    "lease_s": "2",
+    "lease_s": "3",
     "sweep_s": "0.5",
     "heartbeat_s": "0.4",
     "poll_s": "2",
-    "exclusive_lease_s": "3",
+    "exclusive_lease_s": "4",
     "exclusive_margin_s": "1",
     "start_limit_s": "60",
     "max_losses": "1000",
 }
 WORKERS = ("w1", "w2", "w3")
-LEASE_S = 2.0
+LEASE_S = 3.0
 HEALING_S = 120.0
 
 

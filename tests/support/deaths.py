@@ -86,17 +86,18 @@ class Keeper:
 
 
 async def everything_holds(
-    fleet: Fleet, ledger: Ledger, hurt: frozenset[int] = frozenset(), *, once: bool = False
+    fleet: Fleet, ledger: Ledger, hurt: frozenset[int] = frozenset(), *, once: bool = False, workers: bool = True
 ) -> None:
     """When all has ended and everybody is well again: nothing is lost, doubled, untrue or left over.
 
     `hurt`: jobs whose shim or machine was killed. `once`: nothing was given up for lost, so all ran once at most.
+    `workers`: see `Ledger.differences`.
     """
     async with fleet.client() as client:
         await ledger.settled(client)
         await eventually(lambda: not jobs_processes(fleet), within_s=20)
         await eventually(lambda: not kept_assignments(fleet), within_s=20)
-        different = await ledger.differences(client, fleet.state / "jobd.sqlite3", hurt)
+        different = await ledger.differences(client, fleet.state / "jobd.sqlite3", hurt, workers=workers)
     if once:
         different += [f"executed as {names}" for job in ledger.asked if len(names := ledger.started(job)) > 1]
     assert not different, "\n".join(different)

@@ -25,6 +25,8 @@ class LossyProxy:
     answers_late_s: float = 0.0
     """Each answer waits for up to this long."""
     cut: bool = False
+    hole: bytes | None = None
+    """Requests that hold this are taken, and neither passed on nor answered."""
     lost: int = 0
     _open: set[asyncio.Task[None]] = field(default_factory=set)
     _server: asyncio.Server | None = None
@@ -32,6 +34,7 @@ class LossyProxy:
     def be_honest(self) -> None:
         self.requests_lost = self.answers_lost = self.answers_late_s = 0.0
         self.cut = False
+        self.hole = None
 
     def cut_off(self) -> None:
         """Nothing passes, and what is open breaks."""
@@ -81,6 +84,9 @@ class LossyProxy:
         """Until an end closes, or something is lost."""
         with suppress(OSError):
             while piece := await reader.read(1 << 16):
+                if not answers and self.hole is not None and self.hole in piece:
+                    self.lost += 1
+                    await asyncio.Event().wait()
                 if answers and self.answers_late_s:
                     await asyncio.sleep(self.chance.uniform(0, self.answers_late_s))
                 if self.chance.random() < (self.answers_lost if answers else self.requests_lost):

@@ -33,6 +33,14 @@ def need_linux() -> None:
     require("Linux", sys.platform.startswith("linux"), how="this behaviour is the kernel's")
 
 
+def need_gpu() -> None:
+    """The one thing that nothing can install: without it such tests are skipped everywhere, and counted."""
+    if not Path("/proc/driver/nvidia/version").exists():
+        said = "an NVIDIA GPU is absent (tests/gpu runs where there is one)"
+        absent[said] += 1
+        pytest.skip(said)
+
+
 def need_compiler() -> str:
     """Path of a C compiler."""
     path = shutil.which("cc") or shutil.which("gcc")

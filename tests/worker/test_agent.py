@@ -152,6 +152,7 @@ async def test_a_worker_that_is_told_to_end_goes_at_once_and_its_jobs_go_on(mach
     assert await machine.output(job) == b"done\n"
 
 
+@pytest.mark.trial("B09")
 async def test_a_job_that_died_with_its_worker_and_shim_is_queued_again_by_the_next_epoch(machine: Machine) -> None:
     job = await machine.submit(
         f"if [ $JOBD_ATTEMPT = 1 ]; then touch {machine.state}/up; sleep 60; fi; echo attempt $JOBD_ATTEMPT $JOBD_RESTARTS"
@@ -170,6 +171,7 @@ async def test_a_job_that_died_with_its_worker_and_shim_is_queued_again_by_the_n
     assert EventType.ASSIGNMENT_EXPIRED in await machine.events(job)
 
 
+@pytest.mark.trial("B23")
 @pytest.mark.guarantee("G13")
 async def test_cancel_ends_the_whole_tree_also_after_a_restart_of_the_worker(machine: Machine) -> None:
     job = await machine.submit(
@@ -184,6 +186,7 @@ async def test_cancel_ends_the_whole_tree_also_after_a_restart_of_the_worker(mac
     assert not any("sleep" in command or "trap" in command for command in shown)
 
 
+@pytest.mark.trial("B28")
 async def test_a_silent_job_hears_of_its_cancel_within_a_second_of_the_grace(machine: Machine) -> None:
     job = await machine.submit("sleep 72")
     await machine.reach(job, JobState.RUNNING)

@@ -459,6 +459,7 @@ async def test_a_delivery_that_is_repeated_runs_once(bench: Bench) -> None:
     assert bench.marks() == ["ran"]
 
 
+@pytest.mark.trial("B101")
 async def test_many_jobs_at_once_each_end_with_their_own_code_and_output(bench: Bench) -> None:
     await bench.start()
     for job in range(1, 21):
@@ -469,6 +470,7 @@ async def test_many_jobs_at_once_each_end_with_their_own_code_and_output(bench: 
         assert bench.broker.kept[job, "log"] == b"job %d\n" % job
 
 
+@pytest.mark.trial("B101")
 async def test_the_environment_of_a_job_is_its_own_and_its_descriptors_are_three(bench: Bench) -> None:
     await bench.start()
     await bench.submit("ls /proc/self/fd | tr '\\n' ' '; env | sort", env={"MINE": "1"})

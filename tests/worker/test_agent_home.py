@@ -32,6 +32,7 @@ def test_a_second_worker_on_the_same_directory_is_refused_and_told_how_to_go_on(
     Home.take(tmp_path).close()
 
 
+@pytest.mark.trial("B101")
 def test_a_child_that_outlives_the_worker_does_not_keep_the_next_one_out(tmp_path: Path) -> None:
     home = Home.take(tmp_path)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)

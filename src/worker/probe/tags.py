@@ -33,7 +33,7 @@ PROGRAMS = {
 }
 """Tag → programs, of which one must be there."""
 
-_VERSIONED = re.compile(r"(python3\.\d+|gcc-\d+)")
+_VERSIONED = re.compile(r"python3\.\d+")
 _CUDA = re.compile(r"cuda-(\d+)(?:\.\d+)?")
 
 

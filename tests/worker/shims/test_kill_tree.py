@@ -120,6 +120,7 @@ def matrix() -> Iterator[object]:
                     yield pytest.param(way, kinds, cgroups, id=name)
 
 
+@pytest.mark.trial("B01")
 @pytest.mark.parametrize(("way", "kinds", "cgroups"), list(matrix()))
 @pytest.mark.guarantee("G13")
 async def test_when_a_job_has_ended_nothing_of_it_runs(closed_room, marks, way, kinds, cgroups):
@@ -176,6 +177,7 @@ async def test_a_job_leaves_no_group_behind(room):
     assert not any(Path("/sys/fs/cgroup").rglob(worker_groups))
 
 
+@pytest.mark.trial("B100")
 async def test_orphans_that_end_while_the_job_runs_are_no_zombies(room):
     shim = await room.bash(
         "for i in 1 2 3 4 5; do (sleep 0.01 &) ; done; sleep 0.2; ps -o stat= --ppid $PPID | grep -c Z; echo end"
@@ -184,6 +186,7 @@ async def test_orphans_that_end_while_the_job_runs_are_no_zombies(room):
     assert shim.out.read_bytes() == b"0\nend\n"
 
 
+@pytest.mark.trial("B92", "B102")
 @pytest.mark.guarantee("G13")
 async def test_a_tree_that_cannot_be_killed_is_shown_and_not_declared_dead(closed_room, broken_code):
     """A process stuck in the kernel, as a kill that has no effect until a file says otherwise."""

@@ -144,6 +144,7 @@ async def test_a_job_that_ended_while_no_worker_was_there_is_found_with_its_end(
     assert not found.directory.exists()
 
 
+@pytest.mark.trial("B23")
 async def test_a_stop_from_a_new_worker_reaches_a_job_of_the_old_one(closed_room):
     shims = closed_room.open()
     shim = await closed_room.bash("echo ready; sleep 300")
@@ -214,6 +215,7 @@ print(json.dumps([len(seen), free]))
     assert all(shim.alive() for shim in shims)
 
 
+@pytest.mark.trial("B101")
 async def test_the_state_directory_is_free_at_once_when_the_worker_dies_though_its_jobs_live(closed_room, short_dir):
     """Jobs and shims inherit none of the worker's descriptors: its locks and sockets are free when it is gone."""
     shims = closed_room.open()

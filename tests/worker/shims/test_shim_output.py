@@ -67,6 +67,7 @@ async def test_output_can_be_read_while_the_job_runs(room):
     assert shim.final() is None
 
 
+@pytest.mark.trial("B76")
 async def test_a_full_disk_drops_output_counts_it_and_holds_up_nothing(room):
     shim = await room.prepare("sh", "-c", "head -c 300000 /dev/zero; echo end >&2; exit 3")
     os.symlink("/dev/full", shim.out)

@@ -142,6 +142,7 @@ async def test_a_frozen_shim_stops_its_tree_soon_after_the_thaw(room):
     assert (await room.ended(shim, within_s=3)).outcome is Outcome.LEASE_ENDED
 
 
+@pytest.mark.trial("B99")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
 async def test_a_service_managers_signal_to_the_shim_does_not_end_the_job(room, name):
     shim = await room.bash("echo ready; sleep 0.3; exit 8")
