@@ -9,7 +9,7 @@ from collections.abc import Callable
 from broker.client import BrokerClient, Unreachable
 from broker.wire.jobs import CancelRequest, JobSpec
 from broker.wire.problems import ProblemCode, Refused
-from broker.wire.states import DependencyPolicy, OnWorkerLost
+from broker.wire.states import DependencyPolicy, OnPreempt, OnWorkerLost
 from broker.wire.workers import WorkerUpdate
 from simulation.hosts import URL
 from simulation.loop import Machine, Process, VirtualLoop
@@ -18,7 +18,14 @@ from simulation.oracle import Oracle
 from simulation.programs import Plan
 
 # What a client may be told that is no fault of the broker's.
-_EXPECTED = {ProblemCode.DEPENDENCY_UNSATISFIABLE, ProblemCode.CONFIRMATION_NEEDED, ProblemCode.UNKNOWN_ATTEMPT}
+_EXPECTED = {
+    ProblemCode.DEPENDENCY_UNSATISFIABLE,
+    ProblemCode.CONFIRMATION_NEEDED,
+    ProblemCode.UNKNOWN_ATTEMPT,
+    ProblemCode.NOT_PREEMPTIBLE,
+    ProblemCode.NOT_RUNNING,
+    ProblemCode.ALREADY_TERMINAL,
+}
 
 
 class Client:
@@ -48,6 +55,7 @@ class Client:
         acts = [self._submit] * 6 + [
             self._submit_and_cancel,
             self._cancel,
+            self._preempt,
             self._get,
             self._get,
             self._wait,
@@ -112,6 +120,12 @@ class Client:
             if one.note.startswith(("cancelled", "stopping")):
                 self._oracle.cancelled(one.id, one.state.value)
 
+    async def _preempt(self) -> None:
+        alive = [job for job in self.jobs if self._oracle.state_of(job) in ("assigned", "running")]
+        job = self._chance.choice(alive or self.jobs)
+        answer = await self._client.job_preempt(job)
+        self._tell(str(self.process), f"preempted {job}: {answer.note}")
+
     async def _get(self) -> None:
         job, asked_at = self._chance.choice(self.jobs), self._loop.time()
         detail = await self._client.job_get(job, detail="full" if self._chance.random() < 0.3 else "concise")
@@ -154,6 +168,12 @@ class Client:
             depends_on=parents or None,
             dependency_policy=chance.choice(tuple(DependencyPolicy)),
             on_worker_lost=chance.choice(tuple(OnWorkerLost)),
+            max_wall_s=chance.choice((None, None, None, 4.0, 20.0)),
+            idle_timeout_s=chance.choice((None, None, None, 6.0)),
+            first_output_timeout_s=chance.choice((None, None, None, 3.0)),
+            scheduling_timeout_s=chance.choice((None, None, None, 30.0)),
+            preemptible=chance.random() < 0.6,
+            on_preempt=chance.choice(tuple(OnPreempt)),
             checkpoint_grace_s=chance.choice((0.0, 1.0, 3.0)),
             count=chance.choice((2, 4)) if chance.random() < 0.08 else None,
         )

@@ -110,7 +110,7 @@ class Oracle:
         for (other, number), earlier in self.executions.items():
             if other != job or key == (other, number):
                 continue
-            if policy is OnWorkerLost.ORPHAN:
+            if policy is OnWorkerLost.ORPHAN and self.assignments.get((job, number)) != "preempted":
                 self.wrong(4, f"{job}.{attempt} runs after {job}.{number}, whose policy is orphan")
             if policy is OnWorkerLost.REQUEUE_EXCLUSIVE and not earlier.tree.gone and not earlier.disturbed:
                 self.wrong(4, f"{job}.{attempt} runs beside {job}.{number}, whose policy is requeue_exclusive")
@@ -240,7 +240,7 @@ class Oracle:
                 self.wrong(6, f"job {job} waits for {open_parents} jobs, and is said to wait for {blocked}")
         if JobState(state) in TERMINAL:
             self._children(connection, job, state)
-        if rows and state in ("completed", "failed", "cancelled"):
+        if rows:
             self._ended(job, rows[-1], state)
 
     def _children(self, connection: sqlite3.Connection, job: int, state: str) -> None:
@@ -258,7 +258,7 @@ class Oracle:
         if state == JobState.COMPLETED and (execution is None or assignment != AssignmentState.SUCCEEDED):
             self.wrong(3, f"job {job} is completed, and {job}.{attempt} ({assignment}) never ran")
             return
-        if execution is None or assignment not in ("succeeded", "failed", "cancelled"):
+        if execution is None or assignment not in ("succeeded", "failed", "cancelled", "preempted"):
             return
         tree = execution.tree
         if not tree.gone:

@@ -25,7 +25,8 @@ from simulation.programs import Plan, Tree
 from worker.handle import Shim, ShimSpec
 from worker.process import records
 from worker.process.clock import boot_s
-from worker.process.records import ExitRecord, SpecRecord
+from worker.process.limits import Limits
+from worker.process.records import ExitRecord, ReachedRecord, SpecRecord
 from worker.shims import LaunchError
 
 PREPARED_LIMIT_S = 600.0
@@ -43,6 +44,7 @@ class Truth(Protocol):
 class Stop:
     outcome: str
     id: str | None
+    limit: ReachedRecord | None = None
 
 
 class Life:
@@ -64,6 +66,8 @@ class Life:
         self._stopped_by: Stop | None = None
         self._kill_at = self._linger_until = math.inf
         self._ended_at: float | None = None
+        self._limits: Limits | None = None
+        self._too_long: ReachedRecord | None = None
         self._unexecuted: ExitRecord | None = None
         self._sizes = [0, 0]
 
@@ -165,6 +169,7 @@ class Life:
             return
         yard = self._yard
         self._phase = "running"
+        self._limits = Limits({code.value: limit_s for code, limit_s in self._spec.limits.items()}, boot_s())
         (self._directory / records.RUNNING).touch()
         chance = random.Random(yard.chance.getrandbits(64))
         self.tree = Tree(yard.loop, yard.machine, self._spec.name, plan, chance)
@@ -181,6 +186,8 @@ class Life:
         taken, self.tree.pipe[:] = list(self.tree.pipe), []
         if taken:
             self._keep(taken)
+            if self._limits is not None:
+                self._limits.heard(boot_s())
             self.ring()
         if self.tree.status is not None and self._ended_at is None:
             self._ended_at = boot_s()
@@ -219,6 +226,8 @@ class Life:
         ended = self._ended_at is not None
         if not ended and now >= self._lease_until and self._stopped_by is None:
             self._ask(Stop("lease_ended", None), self._spec.grace_s)
+        if not ended and self._limits is not None:
+            self._judge_limits(self._limits, now)
         if self._lingers() and not self.tree.gone and now >= self._linger_until:
             self._stop_strays(now)
         if now >= self._kill_at:
@@ -227,7 +236,18 @@ class Life:
         if self.tree.gone:
             self._hear_tree()
             stop = self._stopped_by
-            self._conclude(self._record(stop.outcome if stop else "exited", stop=stop.id if stop else None))
+            record = self._record(stop.outcome if stop else "exited", stop=stop.id if stop else None)
+            if stop is not None:
+                record["limit"] = stop.limit or self._too_long
+            self._conclude(record)
+
+    def _judge_limits(self, limits: Limits, now: float) -> None:
+        stopping = self._stopped_by is not None
+        reached = None if self._too_long else limits.reached(now, stopping=stopping)
+        if reached is not None and stopping:
+            self._too_long = reached
+        elif reached is not None:
+            self._ask(Stop("limit", None, reached), self._spec.grace_s)
 
     def _lingers(self) -> bool:
         return self._ended_at is not None and self._stopped_by is None and self._kill_at == math.inf
@@ -243,6 +263,8 @@ class Life:
             deadlines += [self._prepared_until, self._lease_until]
         elif self._ended_at is None and self._stopped_by is None:
             deadlines.append(self._lease_until)
+        if self._limits is not None and self._ended_at is None and self._too_long is None:
+            deadlines.append(self._limits.next_at(stopping=self._stopped_by is not None))
         if self._lingers():
             deadlines.append(self._linger_until)
         return min(deadlines)
@@ -424,6 +446,7 @@ class ModelShims:
             grace_s=spec.grace_s,
             linger_s=spec.linger_s,
             log_cap=spec.log_cap,
+            limits={code.value: limit_s for code, limit_s in spec.limits.items()},
             on_worker_lost=spec.on_worker_lost.value,
             cookie=f"{self._process.name}/{self._serial}",
             bell="",

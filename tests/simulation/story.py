@@ -18,6 +18,7 @@ from fastapi import FastAPI
 
 from broker.app import DATABASE_NAME
 from broker.client import Unreachable
+from broker.core.states import TERMINAL
 from broker.wire.jobs import JobSpec
 from broker.wire.problems import Refused
 from broker.wire.settings import BrokerSettings
@@ -221,8 +222,7 @@ class Story:
             self.oracle.wrong(9, f"job {job} did not start within {limit_s:g} s on an idle fleet")
 
     def _all_over(self) -> bool:
-        over = {"completed", "failed", "cancelled", "orphaned"}
-        return all(states[-1][1] in over for states in self.oracle.states.values())
+        return all(states[-1][1] in TERMINAL for states in self.oracle.states.values())
 
     def _check_end(self) -> None:
         with contextlib.closing(self._connection()) as connection:
