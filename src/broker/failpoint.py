@@ -32,6 +32,8 @@ Point = Literal[
     "synced",
     "swept",
     "expiring",
+    "logs_forgotten",
+    "rows_next",
     "checkpoint_next",
     "succession_asked",
     "polls_answered",

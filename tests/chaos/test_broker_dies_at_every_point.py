@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from broker.client import Unreachable
 from broker.failpoint import POINTS
+from broker.wire.problems import ProblemCode, Refused
 from support import releases
 from support.deaths import Keeper, a_bit_of_everything, everything_holds
-from support.fleet import Fleet
+from support.fleet import Fleet, submit
 from support.ledger import Ledger
 from support.requirements import ROOT
 from support.waiting import eventually
@@ -32,6 +34,7 @@ class Story:
     settings: dict[str, str] = field(default_factory=lambda: SMALL)
 
 
+FORGETTING = ("logs_forgotten", "rows_next")
 STORIES = {
     "migrating": Story(passing=2, older_database=True),
     "migrated": Story(older_database=True),
@@ -58,7 +61,7 @@ def test_every_point_stands_in_the_code_once_and_has_a_name() -> None:
 
 
 @pytest.mark.trial("B51")
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [point for point in POINTS if point not in FORGETTING])
 @pytest.mark.guarantee("G1", "G4", "G6")
 async def test_a_broker_that_is_killed_there_loses_nothing_and_doubles_nothing(fleet: Fleet, point: str) -> None:
     story = STORIES.get(point, Story())
@@ -110,3 +113,33 @@ async def begun_by_the_first_release(fleet: Fleet, ledger: Ledger, client) -> No
     await ledger.submit(client, lines=2)
     fleet.kill_broker()
     fleet.source = {}
+
+
+@pytest.mark.parametrize("point", FORGETTING)
+async def test_a_broker_that_is_killed_while_it_forgets_old_jobs_forgets_them_whole(fleet: Fleet, point: str) -> None:
+    keeper = Keeper(fleet)
+    fleet.settings |= {**SMALL, "keep_env_s": "1", "keep_logs_s": "2", "keep_jobs_s": "4"}
+    fleet.failpoints["broker"] = point
+    await keeper.start("broker")
+    await keeper.start("w1")
+    async with fleet.client() as client, keeper.watching():
+        jobs = [await submit(client, "echo out; exit 3") for _ in range(3)]
+        await eventually(lambda: keeper.killed, within_s=60)
+        await eventually(lambda: all_forgotten(client, jobs), within_s=60)
+        assert not list((fleet.state / "logs").glob("*/*/*"))
+        later = await submit(client, "echo later")
+        assert later > max(jobs)
+    assert keeper.killed == ["broker"]
+
+
+async def all_forgotten(client, jobs: list[int]) -> bool:
+    for job in jobs:
+        try:
+            await client.job_get(job)
+        except Refused as refusal:
+            if refusal.code is ProblemCode.UNKNOWN_JOB:
+                continue
+        except Unreachable:
+            pass
+        return False
+    return True

@@ -12,6 +12,6 @@ from support.machines.running import tell
 def test_the_brokers_copy_is_an_exact_prefix_and_nothing_durable_is_lost() -> None:
     bench = Bench()
     try:
-        tell(log_protocol(bench), 250, 50)
+        tell(log_protocol(bench), 200, 50)
     finally:
         bench.close()

@@ -64,6 +64,7 @@ async def test_while_the_driver_hangs_the_worker_takes_and_ends_jobs_and_is_neve
 
 
 async def test_two_workers_on_one_machine_do_not_both_have_its_card(fleet: Fleet, hardware: Hardware) -> None:
+    fleet.settings["lease_s"] = "8"
     hardware.is_now(RTX)
     await fleet.start_broker()
     await fleet.start_worker("w1")

@@ -66,7 +66,8 @@ async def test_a_device_is_shown_with_who_uses_it(bench) -> None:
     processes = [
         GpuProcess(pid=1, mb=4096, job="42.1", user="u", name="python"),
         GpuProcess(pid=2, mb=8192, user="x", name="blender"),
-        GpuProcess(pid=3, mb=None, seen=False),
+        GpuProcess(pid=3, mb=1024, seen=False),
+        GpuProcess(pid=4, mb=None, user="x", name="Xorg"),
     ]
     device = gpu(A, free_mb=8192, processes=processes, utilisation=50)
     await worker.report(facts=facts(1, device, driver="570.86", cuda="12.8"))
@@ -77,11 +78,11 @@ async def test_a_device_is_shown_with_who_uses_it(bench) -> None:
             "uuid": A,
             "index": 0,
             "model": "RTX",
-            "vram_gb": {"total": 24.0, "free": 8.0, "foreign": 8.0},
+            "vram_gb": {"total": 24.0, "free": 8.0, "foreign": 8.0, "unseen": 1.0},
             "utilisation": 50,
             "health": "ok",
             "jobs": ["42.1"],
-            "foreign": [{"pid": 2, "user": "x", "name": "blender", "gb": 8.0}, {"pid": 3}],
+            "foreign": [{"pid": 2, "user": "x", "name": "blender", "gb": 8.0}, {"pid": 4, "user": "x", "name": "Xorg"}],
         }
     ]
 

@@ -322,6 +322,27 @@ async def test_an_answer_that_was_lost_is_put_again_whole_with_the_same_token(be
     assert await bench.assignments(job) == ["acked"]
 
 
+@pytest.mark.guarantee("G17")
+@pytest.mark.parametrize("acknowledged", [False, True])
+async def test_a_delivery_that_was_told_twice_takes_no_room_once_its_worker_has_dropped_it(
+    bench, acknowledged: bool
+) -> None:
+    """The later answer was lost: the worker's `seen` will never cover it, but it had the delivery from the earlier one."""
+    await bench.submit()
+    worker = await bench.registered(slots=1)
+    earlier = await worker.poll(process=False)
+    await worker.poll(process=False)
+    worker.process(earlier)
+    if acknowledged:
+        assert await worker.ack(earlier.deliveries[0]) is W.ACCEPTED
+    else:
+        await bench.sweep(after_s=16)
+        assert (await worker.report()).verdicts[0].verdict is W.STALE_ASSIGNMENT
+    worker.held.clear()
+
+    assert [delivery.attempt for delivery in (await worker.poll()).deliveries] == [2]
+
+
 async def test_a_list_older_than_one_already_used_is_ignored(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()

@@ -128,7 +128,7 @@ SCENARIOS = [
     one(
         "a process in another pid namespace",
         f"{RTX}\nprocess 0 {{nobody}} 4096 compute",
-        gpus=[gpu(jobs=NOT_THERE, foreign=[{"pid": "{nobody}", "user": NOT_THERE, "gb": 4.0}])],
+        gpus=[gpu(jobs=NOT_THERE, foreign=NOT_THERE) | vram(free=19.6, foreign=NOT_THERE, unseen=4.0)],
     ),
     one(
         "per-process memory that is not told",

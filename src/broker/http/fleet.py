@@ -57,7 +57,7 @@ async def job_events(
 
 @router.get("/workers", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model_exclude_none=True)
 async def worker_list(broker: The) -> WorkerList:
-    """The machines: slots, tags, what they run, when last heard."""
+    """The machines: slots, memory, GPUs, tags, what they run, when last heard."""
     return await queries.list_workers(broker)
 
 

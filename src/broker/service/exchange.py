@@ -475,7 +475,9 @@ class _Exchange:
     def _is_evidence(self, row: AssignmentRow) -> bool:
         if not self.said.recovered:
             return False
-        return row.epoch < self.said.epoch or (row.epoch == self.said.epoch and self.said.seen >= row.answer)
+        # What was acknowledged, or listed after it was over, has arrived, whichever answer carried it last.
+        arrived = row.state is not AssignmentState.PENDING or self.said.seen >= row.answer
+        return row.epoch < self.said.epoch or (row.epoch == self.said.epoch and arrived)
 
     # ---- small parts
 

@@ -109,9 +109,11 @@ class Shown:
 
 def _gpu(gpu: Gpu, owner: str | None, *, online: bool) -> WorkerGpu:
     processes = gpu.processes or []
-    foreign = [process for process in processes if process.job is None]
+    foreign = [process for process in processes if process.job is None and process.seen]
     foreign_mb = [process.mb for process in foreign if process.mb is not None]
-    unseen = gpu.unseen_mb if (gpu.unseen_mb or 0) >= WORTH_SHOWING_MB else None
+    # Who can't be seen may be one of ours, behind another pid namespace: that is not called foreign.
+    unseen_mb = (gpu.unseen_mb or 0) + sum(process.mb or 0 for process in processes if not process.seen)
+    unseen = unseen_mb if unseen_mb >= WORTH_SHOWING_MB else None
     vram = Vram(
         total=_gib(gpu.total_mb),
         free=_gib(gpu.free_mb),

@@ -18,6 +18,7 @@ import structlog
 
 from broker.core import retention
 from broker.core.retention import REMOVED, Cutoffs, Keep
+from broker.failpoint import failpoint
 from broker.service import output, workers
 from broker.service.context import Broker
 from broker.service.transition import event
@@ -108,6 +109,8 @@ async def _logs(broker: Broker, cut: Cutoffs) -> None:
         whole = await _without_output_to_come(broker, [row["id"] for row in page])
         gone = await broker.store.run(partial(_forget_logs, jobs=whole, before=before)) if whole else []
         # The tables first: a crash in between leaves files, which go with the row; never a log that is half there.
+        if gone:
+            failpoint("logs_forgotten")
         for job in gone:
             await anyio.to_thread.run_sync(broker.logs.remove, job)
 
@@ -157,6 +160,7 @@ async def _jobs(broker: Broker, cut: Cutoffs) -> None:
     async def remove(page: list[Row]) -> None:
         for row in page:
             await anyio.to_thread.run_sync(broker.logs.remove, row["id"])  # what a crash had left
+        failpoint("rows_next")
         await broker.store.run(partial(_drop, page=page, before=before))
 
     await _in_pages(broker, _old, before, remove)

@@ -129,8 +129,13 @@ def absent(tables: Tables, sent: Sent) -> set[tuple[int, int]]:
         for key, row in tables.assignments.items()
         if row["worker"] == sent.host.id
         and key not in listed
-        and (row["epoch"] < sent.epoch or (row["epoch"] == sent.epoch and message.seen >= row["answer"]))
+        and (row["epoch"] < sent.epoch or (row["epoch"] == sent.epoch and _arrived(row, message.seen)))
     }
+
+
+def _arrived(row: Row, seen: int) -> bool:
+    """The worker has had this delivery: it acknowledged it, or has processed the last answer that carried it."""
+    return row["acked_at"] is not None or row["state"] != "pending" or seen >= row["answer"]
 
 
 def unseen(tables: Tables, sent: Sent) -> set[tuple[int, int]]:
