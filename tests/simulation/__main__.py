@@ -109,6 +109,7 @@ def _all_told(seeds: list[int], at_once: int, base: str) -> Iterator[Told]:
     finally:
         for _, child in under_way.values():
             child.kill()
+            child.join()
 
 
 def _tell(seed: int, base: str, its: Connection) -> None:
