@@ -130,6 +130,8 @@ class Story:
             run(self.loop, self._live())
         except Stuck as stuck:
             self.oracle.wrong(9, str(stuck))
+        except Exception as error:
+            self.oracle.violations.append(f"the story broke off: {_why(error)}")
         told = self.told
         told.violations = self.oracle.violations + [f"a fault: {fault}" for fault in self.loop.faults]
         told.digest, told.ended_at = self._digest.hexdigest(), self.loop.time()
