@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import sqlite3
 
+import pytest
+
 from broker.client import BrokerClient
 from broker.wire.jobs import CancelRequest, JobSpec
 from support.folding import differences_in
@@ -13,6 +15,7 @@ from support.folding import differences_in
 HELD_S = 6.0  # one try of SQLite's own waits 5 s
 
 
+@pytest.mark.trial("B49")
 async def test_no_client_hears_that_the_database_is_locked(bench) -> None:
     database = bench.directory / "jobd.sqlite3"
     over = asyncio.Event()

@@ -179,17 +179,21 @@ def check_end(before: Tables, after: Tables, sent: Sent, verdict: VerdictWord | 
     row, job = before.assignments[said.job, said.attempt], after.jobs[said.job]
     cancelled, early = row["stop_kind"] == "cancel", bool(row["stop_early"])
     again = {"queued", "assigned"} | ({"cancelled"} if forbidden_by(after, said.job) else set())
+    preempted = {"preempted"} if job["on_preempt"] == "stop" else again
+    stopped = {"cancel": {"cancelled"}, "preempt": preempted}.get(row["stop_kind"])
     match said.final.outcome:
         case Outcome.EXITED if not (cancelled and early):
             allowed = {"completed" if said.final.exit_code == 0 else "failed"}
-        case Outcome.REFUSED | Outcome.NEVER_EXECUTED if not cancelled:
-            allowed = again
-        case Outcome.EXITED | Outcome.REFUSED | Outcome.NEVER_EXECUTED:
+        case Outcome.EXITED:
             allowed = {"cancelled"}
+        case Outcome.REFUSED | Outcome.NEVER_EXECUTED:
+            allowed = again if stopped is None or row["state"] == "expired" else stopped
         case _ if row["state"] == "expired":
             allowed = {before.jobs[said.job]["state"]}  # it was lost already: no more is known
+        case Outcome.STOPPED:
+            allowed = stopped or again | {"orphaned"}
         case _:
-            allowed = {"cancelled"} if cancelled else again | {"orphaned"}
+            allowed = {"cancelled"} if cancelled else (stopped or again) | again | {"orphaned"}
     assert job["state"] in allowed, f"{said.final.outcome} of {said.job}.{said.attempt}: it is {job['state']}"
 
 

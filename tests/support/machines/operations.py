@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from broker.service import cancel, exchange, queries, registration, submit
+from broker.service import cancel, exchange, preempt, queries, registration, submit
 from broker.service.exchange import Client
-from broker.wire.jobs import CancelRequest, JobSpec
+from broker.wire.jobs import CancelRequest, JobSpec, PreemptRequest
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.settings import BrokerSettings
-from broker.wire.states import DependencyPolicy, JobState, OnWorkerLost
+from broker.wire.states import DependencyPolicy, JobState, OnPreempt, OnWorkerLost
 from broker.wire.workers import Outcome, Phase, Poll, PollAnswer, Report, ReportAnswer
 from support.machines import beliefs
 from support.machines.beliefs import ENDS, Process, Step, Truth
@@ -83,7 +83,7 @@ class Operations(RuleBasedStateMachine):
     def a_story_begins(self, policies: list[OnWorkerLost], works: int) -> None:
         """Some jobs, of which some run."""
         for policy in policies:
-            self.somebody_submits(policy, 1, 0, False, None, [], DependencyPolicy.SUCCESS)
+            self.somebody_submits(policy, 1, 0, False, None, [], DependencyPolicy.SUCCESS, OnPreempt.REQUEUE)
         for number in range(2):
             if works >> number & 1:
                 self.a_worker_works(number, ["arrives"] * 4)
@@ -99,6 +99,7 @@ class Operations(RuleBasedStateMachine):
         count=st.sampled_from([None, None, 2]),
         after=st.lists(any_number, max_size=2),
         depends=st.sampled_from(DependencyPolicy),
+        preempts=st.sampled_from([None, *OnPreempt]),
     )
     def somebody_submits(
         self,
@@ -109,6 +110,7 @@ class Operations(RuleBasedStateMachine):
         count: int | None,
         after: list[int],
         depends: DependencyPolicy,
+        preempts: OnPreempt | None,
     ) -> None:
         known = sorted(self.tables.jobs)
         parents = [known[number % len(known)] for number in after] if known else []
@@ -122,6 +124,8 @@ class Operations(RuleBasedStateMachine):
             dependency_policy=depends,
             on_worker_lost=policy,
             checkpoint_grace_s=GRACE_S,
+            preemptible=preempts is not None,
+            on_preempt=preempts or OnPreempt.STOP,
         )
         good = beliefs.BY_POLICY[depends]
         hopeless = [parent for parent in parents if self._state(parent) in ENDS and self._state(parent) not in good]
@@ -159,6 +163,23 @@ class Operations(RuleBasedStateMachine):
                 self.truth.cancelled.add(answer.id)
         over = [row["state"] in ENDS and row["cascaded_by"] is None for row in map(before.jobs.__getitem__, jobs)]
         self._look("cancel", quiet=all(over))
+
+    @precondition(lambda self: self.tables.jobs)
+    @rule(which=any_number)
+    def somebody_preempts(self, which: int) -> None:
+        known = sorted(self.tables.jobs)
+        job = known[which % len(known)]
+        row, live = self.tables.jobs[job], self.tables.live(job)
+        said = self._asked(preempt.preempt(self.world.broker, OPERATOR, job, PreemptRequest()))
+        if isinstance(said, Refused):
+            owned = {ProblemCode.ALREADY_TERMINAL: row["state"] in ENDS, ProblemCode.NOT_RUNNING: live is None}
+            assert owned.get(said.code, not row["preemptible"]), said
+            self._look("a refused preemption", quiet=True)
+            return
+        assert live is not None and row["preemptible"]
+        assert said.note.startswith("preempted before") == (live["state"] == "pending")
+        stopping = live["state"] != "pending" and live["stop_id"] is not None and live["stop_kind"] != "start_limit"
+        self._look("a preemption", quiet=stopping)
 
     # ---- what workers say
 

@@ -67,6 +67,7 @@ async def test_a_repeated_stop_sends_no_second_term(room):
     assert final.outcome is Outcome.STOPPED
 
 
+@pytest.mark.trial("B92")
 async def test_a_stop_after_the_end_changes_nothing(room):
     shim = await room.bash("sleep 300 & exit 3", linger_s=60)
     await eventually(lambda: _main_is_gone(shim))
