@@ -89,12 +89,10 @@ class Program(Frozen):
     command: Text | None = Field(default=None, description="Shell text, run by bash -c. Give this or argv.")
     argv: list[Text] | None = Field(default=None, description="Program and arguments, no shell.", max_length=4096)
     cwd: Text | None = Field(default=None, description="Directory on the worker; default: scratch.")
-    env: dict[EnvName, Text] | None = Field(default=None, description="Added to the environment.", max_length=1024)
+    env: dict[EnvName, Text] | None = Field(default=None, description="Added variables.", max_length=1024)
     venv: Text | None = Field(default=None, description="Its bin comes first in PATH.")
     conda: Text | None = Field(default=None, description="Name or path.")
-    name: Annotated[Text, StringConstraints(max_length=200)] | None = Field(
-        default=None, description="Label for people."
-    )
+    name: Annotated[Text, StringConstraints(max_length=200)] | None = None
     labels: dict[Name, Annotated[Text, StringConstraints(max_length=200)]] | None = Field(default=None, max_length=64)
     project: Name = "default"
 
