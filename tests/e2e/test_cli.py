@@ -169,6 +169,26 @@ def test_tables_for_people_name_jobs_workers_and_events(up: Installation) -> Non
     assert f"{job}.1" in shown
 
 
+def test_a_worker_is_drained_tagged_and_resumed_by_one_word_each(up: Installation) -> None:
+    [worker] = up.good("workers", "--json").json()["workers"]
+    name = str(worker["name"])
+    try:
+        assert up.good("workers", "drain", name).text.splitlines()[0] == f"worker {name} is drained"
+        assert "drained" in up.good("workers").text
+        waits = up.submit("true")
+        assert "no new work for" in up.good("status", str(waits)).text
+        assert up.good("workers", "cordon", name, "--json").json()["state"] == "cordoned"
+        tagged = up.good("workers", "update", name, "--tags", "fast", "--resume").text
+        assert f"worker {name} is online" in tagged and " fast" in tagged
+        assert up.job("wait", str(waits)).code == 0
+        refused = up.job("workers", "remove", name)
+        assert (refused.code, "is there" in refused.err) == (125, True)
+        assert "exclude each other" in up.job("workers", "update", name, "--drain", "--resume").err
+        assert "there is no worker nobody" in up.job("workers", "drain", "nobody").err
+    finally:
+        up.good("workers", "update", name, "--resume")
+
+
 def test_tokens_are_made_listed_and_revoked(up: Installation) -> None:
     made = up.good("token", "create", "--scope", "read", "--json").json()
     name, secret = str(made["name"]), str(made["token"])

@@ -9,12 +9,14 @@ import functools
 import gc
 import multiprocessing
 import os
+import resource
 import shutil
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -24,6 +26,8 @@ from simulation.network import asked
 from simulation.story import Story, Told
 
 MOST_SHOWN = 6
+MOST_CPU_S = 60
+MOST_BYTES = 3 << 30
 _FAST = Path("/dev/shm")
 _WARM = (
     ("POST", "/v1/jobs"),
@@ -48,29 +52,30 @@ def main() -> int:
     parser.add_argument("--first", action="store_true", help="end with the first seed that fails")
     arguments = parser.parse_args()
     if arguments.seed is not None:
-        told = _told(arguments.seed, keep=True)
+        with _memory() as base:
+            told = _told(arguments.seed, base, keep=True)
         sys.stdout.write("\n".join([*told.lines, *told.violations, f"digest {told.digest}"]) + "\n")
         return 1 if told.violations else 0
-    return _many(list(_seeds(arguments.seeds)), arguments)
+    with _memory() as base:
+        return _many(list(_seeds(arguments.seeds)), arguments, base)
 
 
-def _many(seeds: list[int], said: argparse.Namespace) -> int:
+def _many(seeds: list[int], said: argparse.Namespace, base: str) -> int:
     began, failed, jobs_run, faults = time.monotonic(), [], 0, 0
     _app()  # imported and built once, before the forks
-    with multiprocessing.get_context("fork").Pool(said.jobs, maxtasksperchild=1) as pool:
-        for count, told in enumerate(pool.imap(_safely, seeds, chunksize=1), 1):
-            jobs_run, faults = jobs_run + told.jobs, faults + told.faults
-            if said.digests:
-                print(f"digest {told.seed} {told.digest}", flush=True)
-            if told.violations and not (said.first and failed):
-                failed.append(told.seed)
-                print(f"seed {told.seed} fails: python -m simulation --seed {told.seed}", flush=True)
-                for line in told.violations[:MOST_SHOWN]:
-                    print(f"  {line}", flush=True)
-                if said.first:
-                    break
-            if said.progress and count % 50 == 0:
-                print(f"{count} of {len(seeds)} seeds, {len(failed)} failed", file=sys.stderr, flush=True)
+    for count, told in enumerate(_all_told(seeds, said.jobs, base), 1):
+        jobs_run, faults = jobs_run + told.jobs, faults + told.faults
+        if said.digests:
+            print(f"digest {told.seed} {told.digest}", flush=True)
+        if told.violations:
+            failed.append(told.seed)
+            print(f"seed {told.seed} fails: python -m simulation --seed {told.seed}", flush=True)
+            for line in told.violations[:MOST_SHOWN]:
+                print(f"  {line}", flush=True)
+            if said.first:
+                break
+        if said.progress and count % 50 == 0:
+            print(f"{count} of {len(seeds)} seeds, {len(failed)} failed", file=sys.stderr, flush=True)
     print(
         f"{len(seeds)} seeds, {len(failed)} failed{f': {failed}' if failed else ''}; "
         f"{jobs_run} jobs, {faults} faults, {time.monotonic() - began:.1f} s",
@@ -79,21 +84,63 @@ def _many(seeds: list[int], said: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _safely(seed: int) -> Told:
+def _all_told(seeds: list[int], at_once: int, base: str) -> Iterator[Told]:
+    """Each in a child of its own, as they end; none is left when nobody listens any more."""
+    context = multiprocessing.get_context("fork")
+    waiting, under_way = list(reversed(seeds)), {}
     try:
-        return _told(seed, keep=False)
+        while waiting or under_way:
+            while waiting and len(under_way) < at_once:
+                seed = waiting.pop()
+                mine, its = context.Pipe(duplex=False)
+                child = context.Process(target=_tell, args=(seed, base, its))
+                child.start()
+                its.close()
+                under_way[mine] = seed, child
+            for mine in wait(list(under_way)):
+                seed, child = under_way.pop(mine)
+                try:
+                    told = mine.recv()
+                except EOFError:
+                    child.join()
+                    told = Told(seed, violations=[f"its process ended with {child.exitcode}: too long, or too large?"])
+                child.join()
+                yield told
+    finally:
+        for _, child in under_way.values():
+            child.kill()
+            child.join()
+
+
+def _tell(seed: int, base: str, its: Connection) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    try:
+        told = _told(seed, base, keep=False)
     except BaseException:
-        return Told(seed, violations=[traceback.format_exc()])
+        told = Told(seed, violations=[traceback.format_exc()])
+    its.send(told)
+    its.close()
+    os._exit(0)  # without the farewell of what was left unfinished on purpose
 
 
-def _told(seed: int, *, keep: bool) -> Told:
+def _told(seed: int, base: str, *, keep: bool) -> Told:
     gc.disable()  # what a dead process was doing must not be cleaned up
-    base = _FAST if os.access(_FAST, os.W_OK) else None
-    directory = Path(tempfile.mkdtemp(prefix="jobd-simulation-", dir=base))
+    directory = Path(base) / str(seed)
+    directory.mkdir()
     try:
         return Story(seed, directory, _app(), keep=keep).tell_it()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _memory() -> Iterator[str]:
+    """A directory in memory, where there is one; a child that was killed leaves nothing behind."""
+    with tempfile.TemporaryDirectory(
+        prefix="jobd-simulation-", dir=_FAST if os.access(_FAST, os.W_OK) else None
+    ) as base:
+        yield base
 
 
 @functools.cache

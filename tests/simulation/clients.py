@@ -92,7 +92,9 @@ class Client:
         return True
 
     async def resume(self, worker: str) -> None:
-        while not await self.update(worker, WorkerUpdate(resume=True)):
+        for _ in range(30):
+            if await self.update(worker, WorkerUpdate(resume=True)):
+                return
             await asyncio.sleep(1)
 
     async def _submit(self) -> None:

@@ -101,12 +101,19 @@ class _Writer(_Lane):
         if disk.crash_at("before a commit"):
             await asyncio.Future()  # nothing of this process runs again
         done = fn(self._one)
-        if not self._watched:  # the first call migrates
+        if not self._watched and _has_tables(self._one):
             self._watched = True
             disk.opened(self._one)
             disk._limit(self._one)
-        disk.committed(self._one)
+        if self._watched:
+            disk.committed(self._one)
         if disk.crash_at("after a commit"):
             await asyncio.Future()
         await disk.wait()
         return done
+
+
+def _has_tables(one: sqlite3.Connection) -> bool:
+    """It has been migrated."""
+    names = one.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    return {("jobs",), ("assignments",), ("dependencies",)} <= set(names)

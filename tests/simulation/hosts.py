@@ -50,6 +50,7 @@ class BrokerHost:
         self.powered = True
         self.state = state
         self.hears = lambda: True
+        self.failed: Callable[[Exception], None] = lambda error: None
         self.disk = disk
         self._chance = chance
         self._loop, self._settings, self._network, self._app = loop, settings, network, app
@@ -79,7 +80,14 @@ class BrokerHost:
         self.starts += 1
         self.process = Process(self._loop, f"broker/{self.starts}", self.machine)
         self._since = self._loop.time()
-        self.process.spawn(self._live(self.process))
+        self.process.spawn(self._watched(self.process))
+
+    async def _watched(self, process: Process) -> None:
+        try:
+            await self._live(process)
+        except Exception as error:
+            self._over(process, silently=False)
+            self.failed(error)
 
     async def _live(self, process: Process) -> None:
         self._leave = asyncio.Event()
@@ -142,6 +150,7 @@ class WorkerHost:
         self.slots = slots
         self.state = state / name
         self.ended: Callable[[WorkerHost, int], None] = lambda host, code: None
+        self.failed: Callable[[WorkerHost, Exception], None] = lambda host, error: None
         self._loop, self._network = loop, network
         self._home: Home | None = None
         self._starts = 0
@@ -155,7 +164,14 @@ class WorkerHost:
             return
         self._starts += 1
         self.process = Process(self._loop, f"{self.name}/{self._starts}", self.machine)
-        self.process.spawn(self._live(self.process))
+        self.process.spawn(self._watched(self.process))
+
+    async def _watched(self, process: Process) -> None:
+        try:
+            await self._live(process)
+        except Exception as error:
+            self._over(process, silently=False)
+            self.failed(self, error)
 
     async def _live(self, process: Process) -> None:
         home = self._home = Home.take(self.state)

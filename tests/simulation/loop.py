@@ -106,15 +106,17 @@ class _Task(asyncio.Task):  # type: ignore[type-arg]
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """`time()` is virtual, and begins at 0."""
+    """`time()` is virtual, begins at 0, and never passes `until`."""
 
-    def __init__(self) -> None:
+    def __init__(self, until: float = 1e6) -> None:
         super().__init__()
+        self._until = until
         self._now = 0.0
         self._clock_resolution = 1e-9
         self._tasks: list[asyncio.Task[Any]] = []
         self._kept: list[asyncio.Task[Any]] = []
         self.steps = 0
+        self._rounds = self._second = 0
         self.set_task_factory(self._make_task)
         self.set_exception_handler(self._on_fault)
         self.faults: list[str] = []
@@ -171,13 +173,25 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if not timers:
                 raise Stuck(f"nothing will ever happen after {self._now:.3f} s")
             self._now = max(self._now, timers[0]._when)
+            if self._now > self._until:
+                raise Stuck(f"the story goes on after {self._until:.0f} s")
         self._now += ROUND_S
+        self._count_rounds()
         while timers and timers[0]._when <= self._now:
             handle = heapq.heappop(timers)
             handle._scheduled = False
             ready.append(handle)
         for _ in range(len(ready)):
             self._run(ready.popleft())
+
+    def _count_rounds(self) -> None:
+        second = int(self._now)
+        self._rounds = self._rounds + 1 if second == self._second else 0
+        self._second = second
+        if self._rounds > MOST_AT_ONCE:
+            raise Stuck(
+                f"hurrying on the spot at {self._now:.3f} s: {[task for task in self._tasks if not task.done()][-3:]}"
+            )
 
     def _run(self, handle: asyncio.Handle) -> None:
         if handle._cancelled:

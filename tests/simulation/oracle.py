@@ -17,7 +17,7 @@ from broker.core.states import TABLE, TERMINAL
 from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnWorkerLost
 from simulation.loop import Machine
 from simulation.programs import Tree
-from support.folding import differences, events_in, fold, fold_workers, jobs_in, workers_in
+from support.folding import OutOfOrder, differences, events_in, fold, fold_workers, jobs_in, workers_in
 from worker.handle import ShimSpec
 
 Key = tuple[int, int]
@@ -304,7 +304,12 @@ class Oracle:
 
     def check_fold(self, connection: sqlite3.Connection) -> None:
         events = events_in(connection)
-        for line in differences(fold(events), jobs_in(connection)):
+        try:
+            folded = fold(events)
+        except OutOfOrder as error:
+            self.wrong(7, str(error))
+            return
+        for line in differences(folded, jobs_in(connection)):
             self.wrong(7, line)
         told, is_so = fold_workers(events), workers_in(connection)
         if told != is_so:

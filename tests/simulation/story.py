@@ -62,7 +62,7 @@ class Story:
 
     def __init__(self, seed: int, directory: Path, app: FastAPI, *, keep: bool = False) -> None:
         self.seed = seed
-        self.loop = VirtualLoop()
+        self.loop = VirtualLoop(END_S + 1)
         nature.take_over(self.loop, seed)
         self.chance = self._random("story")
         self.told = Told(seed)
@@ -96,6 +96,7 @@ class Story:
         state.mkdir()
         self.broker = BrokerHost(self.loop, state, self.settings, self.network, disk, app, self._random("power"))
         self.network.served = self.broker
+        self.broker.failed = self._broker_failed
         deaf = self._random("deaf")
         if "no_wakes" in self.swarm.others:
             self.broker.hears = lambda: deaf.random() < 0.2
@@ -112,7 +113,7 @@ class Story:
             for number in range(chance.choice((1, 2, 3)))
         ]
         for worker in self.workers:
-            worker.ended = self._worker_ended
+            worker.ended, worker.failed = self._worker_ended, self._worker_failed
             if "no_room" in self.swarm.others:
                 worker.yard.no_room = 0.1
         names = [worker.name for worker in self.workers]
@@ -129,6 +130,8 @@ class Story:
             run(self.loop, self._live())
         except Stuck as stuck:
             self.oracle.wrong(9, str(stuck))
+        except Exception as error:
+            self.oracle.violations.append(f"the story broke off: {_why(error)}")
         told = self.told
         told.violations = self.oracle.violations + [f"a fault: {fault}" for fault in self.loop.faults]
         told.digest, told.ended_at = self._digest.hexdigest(), self.loop.time()
@@ -303,6 +306,19 @@ class Story:
                 self.later(self.some_s(0.1, 10), self.broker.start)
                 return True
         return False
+
+    def _broker_failed(self, error: Exception) -> None:
+        self._failed("the broker", error, self.broker.start)
+
+    def _worker_failed(self, worker: WorkerHost, error: Exception) -> None:
+        self._failed(worker.name, error, worker.start)
+
+    def _failed(self, who: str, error: Exception, again: Callable[[], None]) -> None:
+        """A process of ours came to an end that it did not choose."""
+        self.tell(who, f"failed: {error!r}")
+        if "StorageFull" not in _why(error) and "disk is full" not in str(error):
+            self.oracle.violations.append(f"{self.loop.time():.3f} s: {who} fails: {_why(error)}")
+        self.later(2.0, again)
 
     def _worker_ended(self, worker: WorkerHost, code: int) -> None:
         self.tell(worker.name, f"worker ended with {code}")

@@ -60,10 +60,11 @@ class Campaign:
         self.proxies: dict[str, LossyProxy] = {}
         self._over = False
         self._busy: set[str] = set()
-        self._healing: set[asyncio.Task[None]] = set()
+        self._healing: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
         self.fleet.settings |= SETTINGS
+        self.fleet.patience_s = HEALING_S  # it starts while others are cut off and killed
         await self.keeper.start("broker")
         async with AsyncExitStack() as stack:
             for name in WORKERS:
@@ -139,12 +140,10 @@ class Campaign:
                 self._busy.discard(name)
 
         task = asyncio.create_task(wait())
-        self._healing.add(task)
-        task.add_done_callback(self._healing.discard)
+        self._healing.append(task)
 
     async def _healed(self) -> None:
-        while self._healing:
-            await asyncio.gather(*self._healing)
+        await asyncio.gather(*self._healing)
 
     def _restart_later(self, name: str, length_s: float) -> None:
         async def restart() -> None:
@@ -207,6 +206,7 @@ class Campaign:
         self.keeper.kept.discard(name)
         self.hurt |= {job for job, _ in self._shims(name)}
         self.fleet.kill_machine(name)
+        self.hurt |= {job for job, _ in self._shims(name)}  # what had begun meanwhile
         self._restart_later(name, length_s)
         return True
 

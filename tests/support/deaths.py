@@ -38,7 +38,7 @@ class Keeper:
                 await task
 
     async def start(self, name: str) -> None:
-        """Start it, again if it ends before it can be of use. Three ends that nobody caused are a fault."""
+        """Start it, again if it ends before it can be of use. Four ends in a row are a fault."""
         for tries_left in reversed(range(TRIES)):
             try:
                 if name == "broker":

@@ -35,6 +35,8 @@ class Fleet:
     """Process name → words before its command: `broker` and each worker may live in a namespace of its own."""
     source: dict[str, Path] = field(default_factory=dict)
     """Process name → the code that it runs, if not the very code that this test has imported: one with a bug in it."""
+    patience_s: float = 30
+    """How long a process that starts may take until it is of use."""
     failpoints: dict[str, str] = field(default_factory=dict)
     """Process name → where its next process dies; the one after that lives."""
 
@@ -53,7 +55,7 @@ class Fleet:
         """Start the broker; back when it answers."""
         self.broker = self._python("broker", "jobd_mcp.daemon", "jobd", "broker", *flags, state=self.state, extra=extra)
         async with self.client() as client:
-            await eventually(lambda: self._answers(client), within_s=30)
+            await eventually(lambda: self._answers(client), within_s=self.patience_s)
 
     async def _answers(self, client: BrokerClient) -> bool:
         assert self.broker is not None
@@ -93,7 +95,7 @@ class Fleet:
         )
         self.workers[name] = started
         async with self.client() as client:
-            return await eventually(lambda: self._online(client, name, started, before), within_s=30)
+            return await eventually(lambda: self._online(client, name, started, before), within_s=self.patience_s)
 
     def epoch(self, name: str) -> int:
         """How often this worker has started."""

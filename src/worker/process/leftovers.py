@@ -1,7 +1,7 @@
 """What is left of a job whose shim was killed: found by its cgroup and by the cookie in its environment.
 
-Neither finds a process that emptied its environment where there are no cgroups; the zygote, as subreaper, gets
-those while it lives.
+Where there are no cgroups a process is not found that emptied its environment, or forks faster than a list is read;
+the zygote, as subreaper, gets those while it lives.
 """
 
 from __future__ import annotations
