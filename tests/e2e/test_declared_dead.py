@@ -110,16 +110,19 @@ async def heard_again(client) -> bool:
 
 @pytest.mark.trial("B12")
 @pytest.mark.guarantee("G12")
-async def test_a_job_that_the_worker_does_not_have_is_not_believed_to_run(quick) -> None:
-    """The other direction: its records are gone, and the worker comes back without it."""
-    async with quick.client() as client:
-        job = await submit(client, command(quick))
+async def test_a_job_that_the_worker_does_not_have_is_not_believed_to_run(fleet: Fleet) -> None:
+    """The other direction: its records are gone, and the worker comes back without it, long before its lease is over."""
+    fleet.settings |= SMALL | {"lease_s": "120"}
+    await fleet.start_broker()
+    await fleet.start_worker("a")
+    async with fleet.client() as client:
+        job = await submit(client, command(fleet))
         await in_state(client, job, "running")
-        quick.kill_machine("a")
-        for spec in (quick.directory / "a").rglob("spec.json"):
+        fleet.kill_machine("a")
+        for spec in (fleet.directory / "a").rglob("spec.json"):
             spec.unlink()
-        (quick.directory / "go").touch()
-        await quick.start_worker("a")
+        (fleet.directory / "go").touch()
+        await fleet.start_worker("a")
         done = await ended(client, job)
 
         assert [a.state.value for a in done.assignments] == ["expired", "succeeded"]
