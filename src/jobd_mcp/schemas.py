@@ -12,7 +12,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 Schema: TypeAlias = "dict[str, Json]"
 
 DEEPEST = 24
-LARGEST_INTEGER = 1 << 53  # as far as JSON goes: no bound that says anything
+FAR_AWAY = 512  # a bound that far away tells an agent nothing; the broker judges it all the same
 _NOISE = frozenset({"title", "discriminator", "examples", "propertyNames", "$schema", "$id"})
 _BOUNDS = frozenset(
     {"maxLength", "maxItems", "maxProperties"}
@@ -53,7 +53,7 @@ def inlined(document: Schema, schema: Json, *, answer: bool = False, depth: int 
     for key, value in given.items():
         if key in _NOISE or key in _BOUNDS or (key == "default" and (value is None or answer)):
             continue
-        if key == "maximum" and isinstance(value, int | float) and value >= LARGEST_INTEGER:
+        if key == "maximum" and isinstance(value, int | float) and value >= FAR_AWAY:
             continue
         if key == "properties":
             result[key] = {name: inner(part) for name, part in as_object(value).items()}

@@ -10,8 +10,10 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from broker.wire.jobs import JobSpec
+from broker.wire.machines import FOREIGN_MB, Given, Gpu, GpuHealth, GpuShare
 from broker.wire.workers import Final, Outcome
 from worker.environment import NoShell, conda_directory, expanded, program
 from worker.patience import OutOfPatience, within
@@ -41,6 +43,13 @@ class Ground:
     state: Path
 
 
+class Sight(Protocol):
+    """How devices and memory are looked at: `probe.watch.Watch` is one."""
+
+    async def devices_now(self) -> list[Gpu]: ...
+    def ram_now_gb(self) -> float | None: ...
+
+
 class Refusal(Exception):
     """Not here, or not now. The message names what is missing, and the host."""
 
@@ -62,6 +71,32 @@ async def admit(spec: JobSpec, ground: Ground, limit_s: float = CHECK_LIMIT_S) -
         raise Refusal(
             "file_system_unresponsive", f"the files that the job names could not be looked at on {ground.host}: {error}"
         ) from None
+
+
+async def look_at_given(given: Given, sight: Sight | None, host: str) -> None:
+    """Are the devices and the memory that the broker counted with there right now? Raises Refusal."""
+    if given.gpus:
+        gpus = {gpu.uuid: gpu for gpu in (await sight.devices_now() if sight is not None else ())}
+        for share in given.gpus:
+            _device(share, gpus.get(share.uuid), host)
+    available_gb = sight.ram_now_gb() if sight is not None else None
+    if given.ram_gb and available_gb is not None and available_gb < given.ram_gb:
+        raise Refusal(
+            "ram_short", f"{given.ram_gb:g} GiB of RAM are asked for, and {available_gb:g} available on {host}"
+        )
+
+
+def _device(share: GpuShare, gpu: Gpu | None, host: str) -> None:
+    if gpu is None or gpu.health is not GpuHealth.OK:
+        state = "not there" if gpu is None else f"{gpu.health.value}: {gpu.why or 'it does not say why'}"
+        raise Refusal("gpu_lost", f"{share.uuid} on {host} is {state}")
+    if share.mb is not None:
+        if gpu.free_mb is None or gpu.free_mb < share.mb:
+            free = "it does not say how much" if gpu.free_mb is None else f"{gpu.free_mb} MiB"
+            raise Refusal("gpu_busy", f"{share.mb} MiB of GPU {gpu.index} on {host} are asked for; free: {free}")
+        return
+    if gpu.used_mb > FOREIGN_MB:
+        raise Refusal("gpu_busy", f"GPU {gpu.index} on {host} is asked for alone; {gpu.used_mb} MiB of it are used")
 
 
 def has_room(state: Path) -> bool:

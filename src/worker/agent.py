@@ -77,6 +77,7 @@ class Agent:
             setup.checkpoints,
             setup.linger_s,
             setup.log_cap,
+            watch,
         )
         self._short_of_room = False
         self._on_term = setup.on_term

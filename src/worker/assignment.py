@@ -31,12 +31,13 @@ from broker.wire.workers import (
     Verdict,
     VerdictWord,
 )
-from worker.admission import Admitted, Ground, Refusal, admit
+from worker.admission import Admitted, Ground, Refusal, admit, look_at_given
 from worker.backoff import Backoff
 from worker.environment import Identity, Places, environment
 from worker.exchange import Exchange
 from worker.home import Home
 from worker.probe.devices import Tree
+from worker.probe.watch import Watch
 from worker.process.clock import boot_s
 from worker.process.failpoint import failpoint
 from worker.shims import LaunchError, Shim, Shims, ShimSpec
@@ -78,6 +79,7 @@ class Desk:
     checkpoints: Path
     linger_s: float
     log_cap: int
+    watch: Watch | None = None
 
     def registered(self) -> Registered:
         """What the broker promised at the registration, which comes before any delivery."""
@@ -266,7 +268,10 @@ class Assignment:
 
     async def _admit(self) -> Admitted:
         assert self._delivery is not None
-        return await admit(self._delivery.spec, self._desk.ground)
+        admitted = await admit(self._delivery.spec, self._desk.ground)
+        if self._delivery.given is not None:
+            await look_at_given(self._delivery.given, self._desk.watch, self._desk.ground.host)
+        return admitted
 
     def _launch(self, admitted: Admitted) -> Shim:
         """A shim that is being prepared; its records are there. Nothing is executed yet. Raises Refusal."""
@@ -274,7 +279,9 @@ class Assignment:
         delivery = self._delivery
         try:
             places = self._places(admitted)
-            who = Identity(self.job, self.attempt, delivery.restarts, delivery.array_index)
+            shares = (delivery.given and delivery.given.gpus) or ()
+            gpus = tuple(share.uuid for share in shares)
+            who = Identity(self.job, self.attempt, delivery.restarts, delivery.array_index, gpus)
             return self._desk.shims.begin(
                 ShimSpec(
                     job=self.job,

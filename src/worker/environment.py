@@ -77,6 +77,8 @@ class Identity:
     attempt: int
     restarts: int
     array_index: int | None = None
+    gpus: tuple[str, ...] = ()
+    """The devices that it was given, by uuid."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,6 @@ def environment(
     env = dict(login)
     env["PYTHONUNBUFFERED"] = "1"
     env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    env["CUDA_VISIBLE_DEVICES"] = ""
     if tools is not None:
         env["PATH"] = f"{tools / 'bin'}:{env.get('PATH', DEFAULT_PATH)}"
         env["VIRTUAL_ENV" if spec.venv is not None else "CONDA_PREFIX"] = str(tools)
@@ -140,6 +141,7 @@ def environment(
         "JOBD_CHECKPOINT_DIR": str(places.checkpoints),
         "JOBD_CHECKPOINT_GRACE_S": f"{spec.checkpoint_grace_s:g}",
     }
+    env["CUDA_VISIBLE_DEVICES"] = ",".join(who.gpus)  # without any it sees none
     if who.array_index is not None:
         env["JOBD_ARRAY_INDEX"] = str(who.array_index)
     return env

@@ -84,6 +84,7 @@ async def _work(settings: WorkerSettings, url: str, token: str | None, home: Hom
         slots=settings.worker_slots or here.cores,
         tags=tags.effective(tags.found(login.get("PATH", "")), settings.worker_tags),
         platform=here.platform,
+        resources=_resources(settings.worker_resources),
         supervision=shims.supervision,
     )
     log.info(
@@ -96,6 +97,10 @@ async def _work(settings: WorkerSettings, url: str, token: str | None, home: Hom
         log_cap = int(settings.log_cap_mb * (1 << 20))
         setup = Setup(registration, ground, checkpoints, settings.linger_s, log_cap, settings.on_term)
         return await Agent(home, shims, broker, setup, watch).run()
+
+
+def _resources(said: list[str]) -> dict[str, int] | None:
+    return {name: int(count) for name, _, count in (one.partition("=") for one in said)} or None
 
 
 def configure_logging(level: str) -> None:

@@ -18,6 +18,7 @@ FIELDS = {
     "needs": {"type": "array", "items": {"type": "string"}},
     "depends_on": {"type": "array", "items": {"type": "integer"}},
     "env": {"type": "object", "additionalProperties": {"type": "string"}, "description": "Variables."},
+    "resources": {"type": "object", "additionalProperties": {"type": "integer"}},
     "on_worker_lost": {"type": "string", "enum": ["requeue", "orphan"], "default": "requeue", "description": "Then."},
     "changes": {"type": "object", "additionalProperties": {}},
     "max_wall_s": {"type": "number", "description": "Longest run."},
@@ -72,6 +73,7 @@ def test_every_field_is_an_option_with_its_description() -> None:
         (["--depends-on", "1", "--depends-on", "2"], {"depends_on": [1, 2]}),
         (["--env", "A=1", "--env", "B=x=y"], {"env": {"A": "1", "B": "x=y"}}),
         (["--env", "EMPTY="], {"env": {"EMPTY": ""}}),
+        (["--resources", "license=2", "--resources", "robot=1"], {"resources": {"license": 2, "robot": 1}}),
         (["--changes", '{"cpus": 2}'], {"changes": {"cpus": 2}}),
         (["--max-wall-s", "60"], {"max_wall_s": 60.0}),
     ],
@@ -84,6 +86,7 @@ def test_words_become_the_arguments_they_mean(words: list[str], arguments: dict[
     ("words", "said"),
     [
         (["--env", "NOVALUE"], "NAME=VALUE"),
+        (["--resources", "license=two"], "NAME=NUMBER"),
         (["--count", "many"], "not a valid integer"),
         (["--on-worker-lost", "retry"], "requeue"),
         (["--changes", "{"], "not JSON"),

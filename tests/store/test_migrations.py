@@ -190,6 +190,25 @@ def test_a_database_of_before_retention_keeps_its_output_and_knows_which_jobs_ha
             connection.execute("INSERT INTO dependencies (child, parent) VALUES (99, 3)")
 
 
+def test_a_database_of_before_placement_knows_its_devices_and_reserves_none(tmp_path: Path) -> None:
+    with database(tmp_path / "d") as connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        migrate.migrate(connection, _of_today(8))
+        connection.executescript(BEFORE_STOPS)
+        columns = "id, name, online, epoch, machine, host, version, slots, tags, supervision, registered_at, last_seen_at, lease_until"
+        for name in ("with", "without"):
+            values = f"'{name}', '{name}', 1, 1, 'm', 'h', '0', 4, '[]', '[]', 1, 1, 1"
+            connection.execute(f"INSERT INTO workers ({columns}) VALUES ({values})")
+        facts = '{"gpus": [{"uuid": "GPU-a"}, {"uuid": "GPU-b"}]}'
+        connection.execute("INSERT INTO facts VALUES ('with', 1, 1, 1, ?), ('without', 1, 1, 1, '{}')", (facts,))
+
+        migrate.migrate(connection, _of_today(9))
+
+        found = connection.execute("SELECT id, gpus, resources FROM workers ORDER BY id").fetchall()
+        assert found == [("with", 2, "{}"), ("without", 0, "{}")]
+        assert connection.execute("SELECT given FROM assignments").fetchall() == [(None,)]
+
+
 @pytest.mark.parametrize("state", JobState)
 def test_every_state_of_a_job_can_be_kept_and_ends_with_a_time_or_without(tmp_path: Path, state: JobState) -> None:
     over = state not in (JobState.QUEUED, JobState.ASSIGNED, JobState.RUNNING)

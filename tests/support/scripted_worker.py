@@ -60,6 +60,8 @@ class ScriptedWorker:
     seen: int = 0
     recovered: bool = True
     held: dict[tuple[int, int], Held] = field(default_factory=dict)
+    platform: str | None = None
+    resources: dict[str, int] | None = None
 
     async def register(self) -> Registered:
         said = Registration(
@@ -70,6 +72,8 @@ class ScriptedWorker:
             version="0",
             slots=self.slots,
             tags=list(self.tags),
+            platform=self.platform,
+            resources=self.resources,
         )
         return await self.client.register(self.id, said)
 

@@ -8,14 +8,15 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from broker.wire.jobs import JobSpec
+from broker.wire.machines import Given, Gpu, GpuHealth, GpuShare
 from broker.wire.workers import Outcome
-from worker.admission import Ground, Refusal, admit
+from worker.admission import Ground, Refusal, admit, look_at_given
 from worker.patience import OutOfPatience, within
 
 
@@ -135,3 +136,52 @@ async def test_what_a_patient_call_raises_reaches_its_caller() -> None:
 
     with pytest.raises(ValueError, match="no"):
         await within(5, fail)
+
+
+@dataclass
+class Hardware:
+    """What is there right now."""
+
+    gpus: list[Gpu]
+    ram_gb: float | None = 16.0
+
+    async def devices_now(self) -> list[Gpu]:
+        return self.gpus
+
+    def ram_now_gb(self) -> float | None:
+        return self.ram_gb
+
+
+def card(free_mb: int | None = 20_000, health: GpuHealth = GpuHealth.OK) -> Gpu:
+    return Gpu(uuid="GPU-a", index=3, health=health, total_mb=24_576, driver_mb=400, free_mb=free_mb)
+
+
+SHARED, ALONE = Given(gpus=[GpuShare(uuid="GPU-a", mb=10_240)]), Given(gpus=[GpuShare(uuid="GPU-a")])
+
+
+@pytest.mark.parametrize(
+    ("given", "hardware", "code"),
+    [
+        (SHARED, Hardware([card(10_240)]), None),
+        (SHARED, Hardware([card(10_000)]), "gpu_busy"),
+        (SHARED, Hardware([card(None)]), "gpu_busy"),
+        (SHARED, Hardware([]), "gpu_lost"),
+        (SHARED, None, "gpu_lost"),
+        (SHARED, Hardware([card(health=GpuHealth.MEMORY_HELD)]), "gpu_lost"),
+        (ALONE, Hardware([card(24_000)]), None),
+        (ALONE, Hardware([card(20_000)]), "gpu_busy"),
+        (Given(ram_gb=16), Hardware([]), None),
+        (Given(ram_gb=17), Hardware([]), "ram_short"),
+        (Given(ram_gb=17), Hardware([], ram_gb=None), None),
+        (Given(resources={"license": 1}), None, None),
+    ],
+)
+async def test_devices_and_memory_are_looked_at_again_before_anything_runs(
+    given: Given, hardware: Hardware | None, code: str | None
+) -> None:
+    if code is None:
+        await look_at_given(given, hardware, "lovelace")
+        return
+    with pytest.raises(Refusal, match="lovelace") as refused:
+        await look_at_given(given, hardware, "lovelace")
+    assert refused.value.code == code

@@ -113,6 +113,15 @@ def test_a_job_knows_itself_and_sees_no_gpu() -> None:
     assert "JOBD_ARRAY_INDEX" not in env
 
 
+def test_a_job_sees_the_devices_that_it_was_given_and_no_others() -> None:
+    who = Identity(7, 1, 0, gpus=("GPU-a", "GPU-b"))
+    spec = JobSpec(command="true", env={"CUDA_VISIBLE_DEVICES": "5", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
+    env = env_of(spec, who)
+    assert env["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    assert env["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+    assert env_of(spec)["CUDA_VISIBLE_DEVICES"] == ""
+
+
 def test_a_member_of_an_array_knows_its_index() -> None:
     assert env_of(JobSpec(command="true"), Identity(7, 1, 0, array_index=0))["JOBD_ARRAY_INDEX"] == "0"
 

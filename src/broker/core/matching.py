@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
+from broker.core.placement import NOTHING, Demand, Host, impossible, short
 from broker.wire.jobs import JobSpec, Reason
 from broker.wire.workers import WorkerState
 
@@ -22,20 +23,40 @@ class Shape:
     needs: tuple[str, ...]
     worker: str | None
     project: str
+    demand: Demand = NOTHING
+    os: str | None = None
+    arch: str | None = None
 
     @staticmethod
     def of(spec: JobSpec) -> Shape:
-        return Shape(spec.cpus, tuple(sorted(set(spec.needs or ()))), spec.worker, spec.project)
+        needs = tuple(sorted(set(spec.needs or ())))
+        return Shape(
+            spec.cpus,
+            needs,
+            spec.worker,
+            spec.project,
+            Demand.of(spec),
+            spec.os,
+            spec.arch and _architecture(spec.arch),
+        )
 
     def key(self) -> str:
-        """Canonical text: equal shapes have equal keys."""
-        return json.dumps([self.cpus, self.needs, self.worker, self.project], separators=(",", ":"))
+        """Canonical text: equal shapes have equal keys. Of one that asks for nothing else it is what it always was."""
+        words: list[object] = [self.cpus, self.needs, self.worker, self.project]
+        demand = self.demand
+        if demand or self.os or self.arch:
+            words += [demand.gpus, demand.vram_mb, demand.ram_gb, demand.resources, self.os, self.arch]
+        return json.dumps(words, separators=(",", ":"))
 
     @staticmethod
     @lru_cache(maxsize=1024)
     def from_key(key: str) -> Shape:
-        cpus, needs, worker, project = json.loads(key)
-        return Shape(float(cpus), tuple(needs), worker, project)
+        cpus, needs, worker, project, *more = json.loads(key)
+        if not more:
+            return Shape(cpus, tuple(needs), worker, project)
+        gpus, vram_mb, ram_gb, resources, os, arch = more
+        demand = Demand(gpus, vram_mb, ram_gb, tuple((name, count) for name, count in resources))
+        return Shape(cpus, tuple(needs), worker, project, demand, os, arch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +70,11 @@ class Machine:
     tags: frozenset[str]
     closed: WorkerState | None = None
     """Why it is given no new work, though it is there."""
+    platform: str | None = None
+    gpus: int = 0
+    """How many devices it shows: without any, its host is not looked at."""
+    host: Host | None = field(default=None, compare=False)
+    """What it has besides cpus; None where nobody asks for that."""
 
 
 def never(shape: Shape, machine: Machine) -> list[Reason]:
@@ -61,7 +87,30 @@ def never(shape: Shape, machine: Machine) -> list[Reason]:
         reasons.append(Reason(code="tags", message=f"{machine.name} lacks {', '.join(missing)}"))
     if shape.cpus > machine.slots:
         reasons.append(Reason(code="cpus", message=f"needs {shape.cpus:g} cpus, {machine.name} has {machine.slots:g}"))
+    reasons += _another_platform(shape, machine)
+    if shape.demand.gpus and not machine.gpus:
+        reasons.append(
+            Reason(code="gpus", message=f"needs a GPU, {machine.name} shows none", need=shape.demand.gpus, have=0)
+        )
+    elif shape.demand and machine.host is not None:
+        reasons += impossible(shape.demand, machine.host)
     return reasons
+
+
+def _another_platform(shape: Shape, machine: Machine) -> list[Reason]:
+    os, _, arch = (machine.platform or "").partition("-")
+    os, arch = "macos" if os == "darwin" else os, _architecture(arch)
+    found = []
+    if shape.os is not None and shape.os != os:
+        found.append(Reason(code="os", message=f"needs {shape.os}, {machine.name} has {os or 'not said what'}"))
+    if shape.arch is not None and shape.arch != arch:
+        found.append(Reason(code="arch", message=f"needs {shape.arch}, {machine.name} has {arch or 'not said what'}"))
+    return found
+
+
+def _architecture(name: str) -> str:
+    """One name for each: systems don't agree on them."""
+    return {"amd64": "x86_64", "x64": "x86_64", "aarch64": "arm64"}.get(name.lower(), name.lower())
 
 
 def reasons(shape: Shape, machine: Machine) -> list[Reason]:
@@ -75,6 +124,8 @@ def reasons(shape: Shape, machine: Machine) -> list[Reason]:
         found.append(
             Reason(code="busy", message=f"needs {shape.cpus:g} cpus, {machine.name} has {machine.free:g} free")
         )
+    if shape.demand and machine.host is not None and not never(shape, machine):
+        found += short(shape.demand, machine.host)
     return found
 
 
@@ -105,4 +156,8 @@ def waiting(shape: Shape, machines: Sequence[Machine], refused: Sequence[tuple[s
             code="capacity",
             message=f"needs {shape.cpus:g} cpus; at most {free:g} free on {len(online)} fitting worker(s)",
         )
+    short_of = [reasons(shape, machine) for machine in serving if machine.name not in saying_no]
+    if all(short_of):
+        firsts = sorted((found[0] for found in short_of), key=lambda reason: reason.code == "busy")
+        return firsts[0].model_copy(update={"message": "; ".join(reason.message for reason in firsts[:3])})
     return Reason(code="dispatching", message="about to be given to a worker")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from broker.wire.machines import Given
 from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost
 from broker.wire.workers import Reached
 
@@ -99,3 +100,4 @@ class AssignmentRow(NamedTuple):
     final_size: int | None
     final_index_size: int | None
     dropped: int
+    given: Given | None = None  # besides cpus, and free with them

@@ -13,6 +13,7 @@ from typing import Any
 
 from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
 from broker.wire.events import EventType
+from broker.wire.machines import Given
 from broker.wire.states import AssignmentState as A
 from broker.wire.states import JobState as J
 from broker.wire.workers import Reached
@@ -238,6 +239,7 @@ class Claimed:
     lease_until: int
     answer: int
     cpus: float
+    given: Given | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,6 +413,7 @@ def _new_assignment(job: JobRow, facts: Facts) -> AssignmentRow:
         final_size=None,
         final_index_size=None,
         dropped=0,
+        given=given.given,
     )
 
 

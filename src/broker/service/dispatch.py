@@ -8,11 +8,12 @@ from functools import partial
 
 import structlog
 
-from broker.core.matching import Machine, Shape, never, reasons
+from broker.core.matching import Shape, never, reasons
+from broker.core.placement import Demand, Held, choose
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import Cause, Claimed, Facts
 from broker.failpoint import failpoint
-from broker.service import unreadable
+from broker.service import machines, unreadable
 from broker.service.context import Broker
 from broker.service.rows import read_job
 from broker.service.transition import LostSwap, apply, pass_in_line
@@ -20,6 +21,7 @@ from broker.service.views import with_room
 from broker.service.wake import Look, Parked
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import JobSpec
+from broker.wire.machines import Given
 from broker.wire.workers import Delivery, PollAnswer
 
 log = structlog.get_logger("broker.dispatch")
@@ -34,7 +36,7 @@ class _Head:
     shape: int
     job: int
     priority: int
-    cpus: float
+    wants: Shape
 
     def before(self, other: _Head | None) -> bool:
         return other is None or (-self.priority, self.job) < (-other.priority, other.job)
@@ -62,25 +64,25 @@ def claim(
     """
     if worker["refused"]:
         return number, []
-    machine = with_room(worker)
-    heads = _heads(tx, broker, worker["id"], machine, shapes)
+    room = _Room(tx, worker)
+    heads = _heads(tx, broker, worker["id"], room, shapes)
     deliveries: list[Delivery] = []
     while len(deliveries) < most:
         best: _Head | None = None
         for head in heads.values():
-            if head.cpus <= machine.free and head.before(best):
+            if head.before(best) and room.takes(head.wants):
                 best = head
         if best is None:
             break
         if number is None:
             number = next_number(tx, worker)
-        delivery = _assign(tx, broker, worker, best.job, number, best.cpus)
+        delivery = _assign(tx, broker, worker, best, number, room)
         if delivery is not None:
             deliveries.append(delivery)
-            machine = _less(machine, best.cpus)
+            room.less(best.wants, delivery)
         if len(deliveries) == most:
             break
-        following = _head(tx, broker, worker["id"], best.shape, best.cpus)
+        following = _head(tx, broker, worker["id"], best.shape, best.wants)
         if following is None:
             del heads[best.shape]
         else:
@@ -101,7 +103,7 @@ def deliver_again(tx: Tx, broker: Broker, job: JobRow, assignment: AssignmentRow
     if asked is None:
         return None
     tx.run("redeliver", id=assignment.id, answer=number)
-    return _delivery(broker, asked, job, assignment.attempt, assignment.token)
+    return _delivery(broker, asked, job, assignment.attempt, assignment.token, assignment.given)
 
 
 async def run(broker: Broker) -> None:
@@ -183,27 +185,53 @@ class _Plan:
         return None if row is None else Shape.from_key(row["key"])
 
 
-def _heads(tx: Tx, broker: Broker, worker: str, machine: Machine, shapes: Ready) -> dict[int, _Head]:
+class _Room:
+    """What is left on a worker while jobs are claimed for it. Devices, memory and counted things are looked at only if
+    a shape asks for them that the worker may have."""
+
+    def __init__(self, tx: Tx, worker: Row) -> None:
+        self._tx, self._worker = tx, worker
+        self._machine = with_room(worker)
+
+    def takes(self, shape: Shape) -> bool:
+        if shape.cpus > self._machine.free:
+            return False
+        if shape.demand and self._machine.host is None and not never(shape, self._machine):
+            self._machine = replace(self._machine, host=machines.host_of(self._tx, self._worker))
+        return not reasons(shape, self._machine)
+
+    def given(self, demand: Demand) -> Given | None:
+        """What a job of a shape that it takes is given besides cpus."""
+        if not demand:
+            return None
+        assert self._machine.host is not None, "a shape that asks for something was taken"
+        return choose(demand, self._machine.host)
+
+    def less(self, shape: Shape, delivery: Delivery) -> None:
+        host = self._machine.host
+        if host is not None and delivery.given is not None:
+            host = host.with_(Held(f"{delivery.job}.{delivery.attempt}", delivery.given))
+        self._machine = replace(self._machine, free=self._machine.free - shape.cpus, host=host)
+
+
+def _heads(tx: Tx, broker: Broker, worker: str, room: _Room, shapes: Ready) -> dict[int, _Head]:
     heads = {}
     for id_, shape in shapes:
-        if reasons(shape, machine):
+        if not room.takes(shape):
             continue
-        head = _head(tx, broker, worker, id_, shape.cpus)
+        head = _head(tx, broker, worker, id_, shape)
         if head is not None:
             heads[id_] = head
     return heads
 
 
-def _head(tx: Tx, broker: Broker, worker: str, shape: int, cpus: float) -> _Head | None:
+def _head(tx: Tx, broker: Broker, worker: str, shape: int, wants: Shape) -> _Head | None:
     row = tx.one("head_of_shape", shape=shape, worker=worker, listened=broker.listening.now_ms())
-    return None if row is None else _Head(shape, row["id"], row["priority"], cpus)
+    return None if row is None else _Head(shape, row["id"], row["priority"], wants)
 
 
-def _less(machine: Machine, cpus: float) -> Machine:
-    return replace(machine, free=machine.free - cpus)
-
-
-def _assign(tx: Tx, broker: Broker, worker: Row, job: int, number: int, cpus: float) -> Delivery | None:
+def _assign(tx: Tx, broker: Broker, worker: Row, head: _Head, number: int, room: _Room) -> Delivery | None:
+    job = head.job
     row = _readable(tx, job)
     if row is None:
         return None
@@ -214,6 +242,7 @@ def _assign(tx: Tx, broker: Broker, worker: Row, job: int, number: int, cpus: fl
         apply(tx, row, None, Cause.CANCEL_QUEUED, gone)
         return None
     token = broker.make_secret()
+    what = room.given(head.wants.demand)
     given = Claimed(
         worker=worker["id"],
         worker_name=worker["name"],
@@ -221,7 +250,8 @@ def _assign(tx: Tx, broker: Broker, worker: Row, job: int, number: int, cpus: fl
         token=token,
         lease_until=broker.listening.now_ms() + broker.pending_lease_ms,
         answer=number,
-        cpus=cpus,
+        cpus=head.wants.cpus,
+        given=what,
     )
     try:
         facts = Facts(now=tx.now_ms, listened=broker.listening.now_ms(), claimed=given)
@@ -229,7 +259,7 @@ def _assign(tx: Tx, broker: Broker, worker: Row, job: int, number: int, cpus: fl
     except LostSwap:
         return None
     failpoint("claiming")
-    return _delivery(broker, asked, done.job, done.job.attempt, token)
+    return _delivery(broker, asked, done.job, done.job.attempt, token, what)
 
 
 def _readable(tx: Tx, job: int) -> JobRow | None:
@@ -259,7 +289,7 @@ def _asked(tx: Tx, job: int) -> _Asked | None:
         return None
 
 
-def _delivery(broker: Broker, asked: _Asked, job: JobRow, attempt: int, token: str) -> Delivery:
+def _delivery(broker: Broker, asked: _Asked, job: JobRow, attempt: int, token: str, given: Given | None) -> Delivery:
     return Delivery(
         job=job.id,
         attempt=attempt,
@@ -269,4 +299,5 @@ def _delivery(broker: Broker, asked: _Asked, job: JobRow, attempt: int, token: s
         restarts=job.restarts,
         array=asked.array,
         array_index=asked.array_index,
+        given=given,
     )

@@ -55,6 +55,8 @@ log = structlog.get_logger("broker.exchange")
 
 # Refusals of these kinds hold for the job's directory and environment; any other is the worker's own trouble.
 PLACE_CODES = ("cwd_", "venv_", "conda_")
+# And of these for what the job asks for: they end when the worker's devices or memory are not as they were.
+SHAPE_CODES = ("gpu_", "ram_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +380,7 @@ class _Exchange:
     def _remember_refusal(self, entry: _Entry, code: str, text: str) -> None:
         row = self.tx.one("place_of_job", job=entry.job.id)
         place = row["place"] if row is not None and code.startswith(PLACE_CODES) else "*"
+        place = f"#{entry.job.shape}" if code.startswith(SHAPE_CODES) else place
         expires_at = self._listened + self.broker.lease_ms
         self.tx.run("refuse", worker=self.worker["id"], place=place, code=code, message=text, expires_at=expires_at)
 

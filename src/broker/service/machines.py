@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
+from functools import lru_cache
 
 from broker.core.devices import Offer, carried, changes, owners
+from broker.core.placement import Device, Held, Host
+from broker.service import unreadable
+from broker.service.rows import given
 from broker.service.transition import event
+from broker.service.wake import ListVoid, RoomFree
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType
-from broker.wire.machines import Facts, ForeignProcess, Gpu, GpuHealth, GpuState, Vram, WorkerGpu
+from broker.wire.machines import Facts, ForeignProcess, GpuHealth, GpuState, Vram, WorkerGpu
 
 MOST_CHANGES_TOLD = 32
 MOST_PROCESSES_SHOWN = 16
@@ -23,6 +29,7 @@ def keep(tx: Tx, worker: Row, said: Facts) -> None:
         return
     known = Facts.model_validate_json(row["json"]) if row is not None else None
     facts = carried(known, said) if known is not None else said
+    _tell_dispatch(tx, worker, known, facts)
     tx.run(
         "keep_facts",
         worker=worker["id"],
@@ -35,6 +42,18 @@ def keep(tx: Tx, worker: Row, said: Facts) -> None:
         _offer(tx, worker, facts)
     if known is not None and said.gpus == facts.gpus:
         _tell(tx, worker, known, facts)
+
+
+def _tell_dispatch(tx: Tx, worker: Row, known: Facts | None, now: Facts) -> None:
+    """What had no room here may have it now."""
+    if len(now.gpus) != worker["gpus"]:
+        tx.run("count_gpus", worker=worker["id"], gpus=len(now.gpus))
+        tx.tell(ListVoid(worker["id"]))  # its parked poll knows another number of them: the next one has this one
+    if known is not None and (known.gpus, known.ram_gb) == (now.gpus, now.ram_gb):
+        return
+    freed = tx.run("forget_refusals_of_shapes", worker=worker["id"])
+    if freed or known is None or known.gpus != now.gpus:
+        tx.tell(RoomFree(worker["id"]))
 
 
 def settle(tx: Tx, worker: str) -> None:
@@ -72,6 +91,7 @@ def _settle(tx: Tx, uuids: list[str]) -> dict[str, str]:
         if standing.get(uuid) != worker:
             tx.run("gpu_has_none", uuid=uuid)
             tx.run("give_gpu", uuid=uuid, worker=worker)
+            tx.tell(RoomFree(worker))
     return found
 
 
@@ -88,26 +108,56 @@ def _tell(tx: Tx, worker: Row, before: Facts, after: Facts) -> None:
         event(tx, EventType.WORKER_GPUS_CHANGED, worker=worker["name"], data={"changed": told})
 
 
+@lru_cache(maxsize=512)
+def _facts(json_: str) -> Facts:
+    return Facts.model_validate_json(json_)
+
+
+def _held(tx: Tx) -> list[tuple[str, Held]]:
+    """What is reserved besides cpus, with whose it is. One row that can't be read hides no other."""
+    rows = unreadable.without("assignments", tx.all("given_away"), lambda row: (row, given(row)))
+    return [(row["worker"], Held(f"{row['job']}.{row['attempt']}", what)) for row, what in rows if what is not None]
+
+
+def host_of(tx: Tx, worker: Row) -> Host:
+    """What one worker has besides cpus, and what is left of it. Three statements: only for jobs that ask for that."""
+    row = tx.one("facts_of_worker", worker=worker["id"])
+    ignored = frozenset(row["uuid"] for row in tx.all("ignored_offers_of", worker=worker["id"]))
+    return _host(worker, _facts(row["json"]) if row is not None else None, ignored, _held(tx))
+
+
+def _host(worker: Row, facts: Facts | None, ignored: frozenset[str], held: list[tuple[str, Held]]) -> Host:
+    mine = tuple(replace(what, here=owner == worker["id"]) for owner, what in held)
+    resources: dict[str, int] = json.loads(worker["resources"])
+    return Host(worker["name"], facts, tuple(resources.items()), mine, ignored)
+
+
 class Shown:
     """The machines of one answer, read once."""
 
     def __init__(self, tx: Tx) -> None:
-        self._facts = {row["worker"]: Facts.model_validate_json(row["json"]) for row in tx.all("all_facts")}
+        self._json = {row["worker"]: _facts(row["json"]) for row in tx.all("all_facts")}
+        self._held = _held(tx)
         self._ignored: defaultdict[str, dict[str, str]] = defaultdict(dict)
         for row in tx.all("ignored_offers"):
             self._ignored[row["worker"]][row["uuid"]] = row["owner"]
 
     def facts(self, worker: str) -> Facts | None:
-        return self._facts.get(worker)
+        return self._json.get(worker)
 
-    def gpus(self, worker: str, *, online: bool) -> list[WorkerGpu] | None:
-        facts = self._facts.get(worker)
-        if facts is None or not facts.gpus:
-            return None
-        return [_gpu(gpu, self._ignored[worker].get(gpu.uuid or ""), online=online) for gpu in facts.gpus]
+    def host(self, worker: Row) -> Host:
+        return _host(worker, self.facts(worker["id"]), frozenset(self._ignored[worker["id"]]), self._held)
+
+    def gpus(self, worker: Row) -> list[WorkerGpu] | None:
+        ignored, online = self._ignored[worker["id"]], bool(worker["online"])
+        shown = [
+            _gpu(device, ignored.get(device.gpu.uuid or ""), online=online) for device in self.host(worker).devices
+        ]
+        return shown or None
 
 
-def _gpu(gpu: Gpu, owner: str | None, *, online: bool) -> WorkerGpu:
+def _gpu(device: Device, owner: str | None, *, online: bool) -> WorkerGpu:
+    gpu = device.gpu
     processes = gpu.processes or []
     foreign = [process for process in processes if process.job is None and process.seen]
     foreign_mb = [process.mb for process in foreign if process.mb is not None]
@@ -119,6 +169,7 @@ def _gpu(gpu: Gpu, owner: str | None, *, online: bool) -> WorkerGpu:
         free=_gib(gpu.free_mb),
         foreign=_gib(sum(foreign_mb)) if foreign_mb else None,
         unseen=_gib(unseen),
+        reserved=_gib(device.reserved_mb) if device.reserved_mb else None,
     )
     return WorkerGpu(
         uuid=gpu.uuid,
@@ -130,12 +181,13 @@ def _gpu(gpu: Gpu, owner: str | None, *, online: bool) -> WorkerGpu:
         utilisation=gpu.utilisation,
         health=gpu.health if online else GpuHealth.UNKNOWN,
         why=gpu.why if online else None,
-        jobs=sorted({process.job for process in processes if process.job is not None}) or None,
+        jobs=sorted(device.shares.keys() | {process.job for process in processes if process.job is not None}) or None,
         foreign=[
             ForeignProcess(pid=process.pid, user=process.user, name=process.name, gb=_gib(process.mb))
             for process in foreign[:MOST_PROCESSES_SHOWN]
         ]
         or None,
+        exclusive=device.exclusive or None,
         ignored=owner,
     )
 

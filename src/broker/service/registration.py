@@ -43,6 +43,7 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
             platform=said.platform,
             slots=said.slots,
             tags=json.dumps(sorted(set(said.tags))),
+            resources=json.dumps(said.resources or {}),
             supervision=json.dumps(said.supervision),
             now=tx.now_ms,
             lease_until=broker.listening.now_ms() + broker.lease_ms,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
 from broker.store.contract import Row, Tx
+from broker.wire.machines import Given
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost
 from broker.wire.workers import Reached
@@ -96,7 +97,13 @@ def assignment_row(row: Row) -> AssignmentRow:
         final_size=row["final_size"],
         final_index_size=row["final_index_size"],
         dropped=row["dropped"],
+        given=given(row),
     )
+
+
+def given(row: Row) -> Given | None:
+    """What a delivery was given besides cpus."""
+    return Given.model_validate_json(row["given"]) if row["given"] is not None else None
 
 
 def reached(row: Row) -> Reached | None:

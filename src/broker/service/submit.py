@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 
 from broker.core import graph
 from broker.core.effective import Effective, effective, seconds
 from broker.core.matching import Shape
+from broker.core.placement import Demand
 from broker.failpoint import failpoint
 from broker.service import views
 from broker.service.context import Broker, Caller
@@ -21,6 +23,8 @@ from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import JobState
 
 COMMAND_SHOWN = 200
+DEVICES = "CUDA_VISIBLE_DEVICES"
+USES_A_GPU = re.compile(r"\b(cuda|torch|torchrun)\b", re.IGNORECASE)
 
 
 async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
@@ -31,6 +35,8 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
     """
     whole = effective(spec, broker.settings.projects)
     spec = whole.spec
+    _admit_environment(spec)
+    warnings = _warnings(spec)
 
     def fn(tx: Tx) -> Submitted:
         parents, verdict = _parents(tx, spec)
@@ -56,14 +62,37 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
             else views.hopeless(tx, broker.fits, Shape.of(spec), place)
         )
         if spec.count is None:
-            return Submitted(id=first, state=JobState.QUEUED, waiting=hopeless)
+            return Submitted(id=first, state=JobState.QUEUED, waiting=hopeless, warnings=warnings)
         return Submitted(
-            array=first, count=count, ids=f"{first}..{first + count - 1}", state=JobState.QUEUED, waiting=hopeless
+            array=first,
+            count=count,
+            ids=f"{first}..{first + count - 1}",
+            state=JobState.QUEUED,
+            waiting=hopeless,
+            warnings=warnings,
         )
 
     answer = await broker.store.run(fn, admits=True)
     failpoint("submitted")
     return answer
+
+
+def _admit_environment(spec: JobSpec) -> None:
+    """Devices that a job takes by its environment would be counted by nobody."""
+    if DEVICES in (spec.env or {}):
+        raise Refused(
+            ProblemCode.INVALID_SPEC,
+            f"{DEVICES} says which devices a job was given: it can't be set",
+            field="env",
+            hint="ask for devices with gpus or vram_gb; a job that asks for none sees none",
+        )
+
+
+def _warnings(spec: JobSpec) -> list[str] | None:
+    text = spec.command if spec.command is not None else " ".join(spec.argv or [])
+    if Demand.of(spec).gpus or not (found := USES_A_GPU.search(text)):
+        return None
+    return [f"it mentions {found[0]} and asks for no GPU, so it will see none: set gpus or vram_gb if it needs one"]
 
 
 def _parents(tx: Tx, spec: JobSpec) -> tuple[list[int], graph.Verdict]:

@@ -242,6 +242,7 @@ def _write_assignment(
             lease_until=after.lease_until,
             answer=after.answer,
             cpus=after.cpus,
+            given=after.given.model_dump_json(exclude_none=True) if after.given is not None else None,
             created_at=after.created_at,
         )
         return after._replace(id=new)

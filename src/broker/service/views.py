@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from broker.core.graph import Parent
 from broker.core.matching import Machine, Shape, never, waiting
 from broker.service import unreadable
-from broker.service.machines import Shown
-from broker.service.rows import reached
+from broker.service.machines import Shown, host_of
+from broker.service.rows import given, reached
 from broker.store.contract import Row, Tx
 from broker.wire.events import Event, EventType
 from broker.wire.jobs import Assignment, Job, Reason, Stopping
@@ -36,7 +36,8 @@ def at(ms: int | None) -> datetime | None:
 
 
 def machines(tx: Tx) -> list[Machine]:
-    return [with_room(row) for row in tx.all("workers")]
+    shown = Shown(tx)
+    return [replace(with_room(row), host=shown.host(row)) for row in tx.all("workers")]
 
 
 def with_room(worker: Row) -> Machine:
@@ -78,7 +79,7 @@ class Waiting:
             self._machines = machines(self._tx)
         refused = [
             (row["worker"], Reason(code=row["code"], message=row["message"]))
-            for row in self._tx.all("refusals_of_place", place=place)
+            for row in self._tx.all("refusals_of_place", place=place, key=shape.key())
         ]
         return waiting(shape, self._machines, refused)
 
@@ -93,10 +94,10 @@ class Fits:
         """Could a worker that is there take such a job, at least when it has nothing else to do?"""
         hint = self._worker.get(shape)
         row = tx.one("worker", worker=hint) if hint is not None else None
-        if row is not None and row["online"] and _would_take(shape, row):
+        if row is not None and row["online"] and _would_take(tx, shape, row):
             return True
         for row in tx.all("online_workers"):
-            if _would_take(shape, row):
+            if _would_take(tx, shape, row):
                 if len(self._worker) >= MOST_HINTS:
                     self._worker.clear()
                 self._worker[shape] = row["id"]
@@ -104,9 +105,11 @@ class Fits:
         return False
 
 
-def _would_take(shape: Shape, worker: Row) -> bool:
+def _would_take(tx: Tx, shape: Shape, worker: Row) -> bool:
     machine = registered(worker)
-    return machine.closed is None and not never(shape, machine)
+    if machine.closed is not None or never(shape, machine):
+        return False
+    return not shape.demand or not never(shape, replace(machine, host=host_of(tx, worker)))
 
 
 def hopeless(tx: Tx, fits: Fits, shape: Shape, place: str) -> Reason | None:
@@ -126,6 +129,8 @@ def registered(worker: Row) -> Machine:
         free=worker["slots"],
         tags=frozenset(_tags(worker)),
         closed=closed(worker),
+        platform=worker["platform"],
+        gpus=worker["gpus"],
     )
 
 
@@ -158,6 +163,7 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
         array=row["array_id"],
         array_index=row["array_index"],
         worker=row["worker"] if state is not JobState.QUEUED else None,
+        gpus=_gpus(row) if state is not JobState.QUEUED else None,
         attempt=row["attempt"] or None,
         exit_code=row["exit_code"],
         reason=reason(row),
@@ -170,6 +176,11 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
         logs_pruned=None if row["logs_kept"] else True,
         warnings=_warnings(row, state),
     )
+
+
+def _gpus(row: Row) -> list[str] | None:
+    what = given(row)
+    return [share.uuid for share in what.gpus or ()] or None if what is not None else None
 
 
 def _warnings(row: Row, state: JobState) -> list[str] | None:
@@ -189,6 +200,7 @@ def assignment(row: Row, *, listened: int, now_ms: int) -> Assignment:
         exit_code=row["exit_code"],
         signal=row["signal"],
         reason=reason(row),
+        gpus=_gpus(row),
         started_at=at(row["started_at"]),
         ended_at=at(row["ended_at"]),
         expired_at=at(row["expired_at"]),
@@ -221,7 +233,7 @@ def worker(tx: Tx, id_: str) -> Worker:
 
 
 def _worker(tx: Tx, row: Row, running: list[str], machines_: Shown, *, alone: bool) -> Worker:
-    facts = machines_.facts(row["id"])
+    facts, host = machines_.facts(row["id"]), machines_.host(row)
     return Worker(
         name=row["name"],
         id=None if alone else row["id"],
@@ -232,10 +244,12 @@ def _worker(tx: Tx, row: Row, running: list[str], machines_: Shown, *, alone: bo
         slots=Slots(total=row["slots"], used=row["used"] + row["strangers"]),
         cpus=WorkerCpus(**facts.cpus.model_dump()) if facts else None,
         ram_gb=facts.ram_gb if facts else None,
+        ram_reserved_gb=host.ram_reserved_gb or None,
+        resources={name: Slots(total=count, used=host.used(name)) for name, count in host.resources} or None,
         disk_free_gb=facts.disk_free_gb if facts else None,
         battery=facts.battery if facts else None,
         driver=_driver(facts) if facts else None,
-        gpus=machines_.gpus(row["id"], online=bool(row["online"])),
+        gpus=machines_.gpus(row),
         gpus_why=facts.gpus_why if facts else None,
         stale=True if facts is not None and not row["online"] else None,
         tags=_tags(row) or None,

@@ -73,6 +73,10 @@ def _either(schema: dict[str, Any]) -> None:
     del schema["default"]
 
 
+Count = Annotated[int, Field(ge=1, le=1_000_000), WithJsonSchema({"type": "integer"})]
+Gibibytes = Annotated[float, Field(gt=0, le=1 << 20), WithJsonSchema({"type": "number"})]
+
+
 class Frozen(BaseModel):
     """Unknown fields are refused: a typo must never be accepted and then ignored."""
 
@@ -84,10 +88,10 @@ class Program(Frozen):
 
     command: Text | None = Field(default=None, description="Shell text, run by bash -c. Give this or argv.")
     argv: list[Text] | None = Field(default=None, description="Program and arguments, no shell.", max_length=4096)
-    cwd: Text | None = Field(default=None, description="Directory on the worker; default: a scratch directory.")
-    env: dict[EnvName, Text] | None = Field(default=None, description="Extra environment variables.", max_length=1024)
-    venv: Text | None = Field(default=None, description="Python venv whose bin comes first in PATH.")
-    conda: Text | None = Field(default=None, description="conda environment: name or path.")
+    cwd: Text | None = Field(default=None, description="Directory on the worker; default: scratch.")
+    env: dict[EnvName, Text] | None = Field(default=None, description="Added to the environment.", max_length=1024)
+    venv: Text | None = Field(default=None, description="Its bin comes first in PATH.")
+    conda: Text | None = Field(default=None, description="Name or path.")
     name: Annotated[Text, StringConstraints(max_length=200)] | None = Field(
         default=None, description="Label for people."
     )
@@ -99,11 +103,11 @@ class Conditions(Frozen):
     """How a job is run. A project may have defaults for these: `core.effective` says which value counts."""
 
     priority: int = Field(default=0, ge=-50, le=50, description="Higher runs first.")
-    cpus: float = Field(default=1, gt=0, le=4096, description="Slots it takes on the worker.")
-    needs: list[Name] | None = Field(default=None, description="Tags the worker must have.", max_length=64)
+    cpus: float = Field(default=1, gt=0, le=4096, description="Slots it takes.")
+    needs: list[Name] | None = Field(default=None, description="Tags of the worker.", max_length=64)
     on_worker_lost: OnWorkerLost = Field(
         default=OnWorkerLost.REQUEUE,
-        description="requeue; requeue_exclusive: never two copies; orphan: never again.",
+        description="requeue_exclusive: never two copies; orphan: never again.",
     )
     checkpoint_grace_s: float = Field(default=10, ge=0, le=86_400, description="Seconds from TERM to KILL.")
     max_wall_s: Limit | None = Field(default=None, description="Fails when it runs longer; none: no limit.")
@@ -117,15 +121,21 @@ class Conditions(Frozen):
 class JobSpec(Conditions, Program):
     """What was asked for. It never changes after the submit."""
 
+    gpus: int | None = Field(default=None, ge=0, le=512, description="Exclusive without vram_gb.")
+    vram_gb: Gibibytes | None = Field(default=None, description="Per GPU; shared.")
+    ram_gb: Gibibytes | None = None
+    resources: dict[Name, Count] | None = Field(default=None, max_length=64)
+    arch: Name | None = None
+    os: Literal["linux", "macos"] | None = None
     worker: Name | None = Field(default=None, description="Run on this worker only.")
     depends_on: list[Annotated[int, Field(ge=1, le=MOST_ID)]] | None = Field(
         default=None, description="Start after these jobs.", max_length=1000
     )
     dependency_policy: DependencyPolicy = Field(
-        default=DependencyPolicy.SUCCESS, description="Which of their ends let it start; any other cancels it."
+        default=DependencyPolicy.SUCCESS, description="Ends that let it start; others cancel."
     )
     count: int | None = Field(
-        default=None, ge=1, le=MAX_COUNT, description="Submit an array: JOBD_ARRAY_INDEX tells them apart."
+        default=None, ge=1, le=MAX_COUNT, description="An array: JOBD_ARRAY_INDEX tells them apart."
     )
 
     @model_validator(mode="after")
@@ -138,6 +148,8 @@ class JobSpec(Conditions, Program):
             raise ValueError("argv is empty")
         if self.venv is not None and self.conda is not None:
             raise ValueError("give at most one of venv and conda")
+        if self.gpus == 0 and self.vram_gb is not None:
+            raise ValueError("vram_gb is of a GPU, and gpus is 0")
         return self
 
 
@@ -148,6 +160,8 @@ class Reason(Frozen):
     message: str
     limit_s: float | None = Field(default=None, description="Of a time limit: what was allowed.")
     seen_s: float | None = Field(default=None, description="Of a time limit: what was seen.")
+    need: float | None = Field(default=None, description="Of something that is short: how much of it is needed.")
+    have: float | None = Field(default=None, description="And how much there is for it.")
 
 
 class Stopping(Frozen):
@@ -169,6 +183,7 @@ class Assignment(Frozen):
     exit_code: int | None = None
     signal: str | None = None
     reason: Reason | None = None
+    gpus: list[str] | None = Field(default=None, description="The devices that it was given.")
     started_at: datetime | None = None
     ended_at: datetime | None = None
     expired_at: datetime | None = None
@@ -190,6 +205,7 @@ class Job(Frozen):
     array: int | None = None
     array_index: int | None = None
     worker: str | None = None
+    gpus: list[str] | None = Field(default=None, description="The devices that it was given.")
     attempt: int | None = None
     exit_code: int | None = None
     reason: Reason | None = None

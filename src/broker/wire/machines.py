@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from broker.wire.jobs import Frozen, Text
+from broker.wire.jobs import Frozen, Name, Text
 
 Line = Annotated[Text, StringConstraints(max_length=300)]
 Mib = Annotated[int, Field(ge=0, le=1 << 30)]
@@ -31,6 +31,10 @@ class Ram(Frozen):
 class Battery(Frozen):
     percent: int | None = Field(default=None, ge=0, le=100)
     on_battery: bool
+
+
+FOREIGN_MB = 1024
+"""A device of which more than this is used is nobody's alone: a desktop needs a few hundred."""
 
 
 class GpuHealth(StrEnum):
@@ -72,6 +76,13 @@ class Gpu(Frozen):
         default=None, description="Used, but neither by the driver nor by a process in the list."
     )
 
+    @property
+    def used_mb(self) -> int:
+        """By anybody but the driver, as far as it is told."""
+        if self.total_mb is None or self.free_mb is None:
+            return sum(process.mb or 0 for process in self.processes or ())
+        return max(0, self.total_mb - self.free_mb - (self.driver_mb or 0))
+
 
 class GpuState(StrEnum):
     OK = "ok"  # the list of devices is what there is
@@ -94,11 +105,27 @@ class Facts(Frozen):
     gpus: list[Gpu] = Field(default=[], max_length=512)
 
 
+class GpuShare(Frozen):
+    """What an assignment was given of one device. Without `mb` it is the assignment's alone."""
+
+    uuid: Line
+    mb: Mib | None = None
+
+
+class Given(Frozen):
+    """What an assignment was given besides cpus: reserved with it, and free when its tree is known gone."""
+
+    gpus: list[GpuShare] | None = None
+    ram_gb: Gib | None = None
+    resources: dict[Name, int] | None = None
+
+
 class Vram(Frozen):
     total: float | None = None
     free: float | None = Field(default=None, description="Now, whoever uses the rest.")
     foreign: float | None = Field(default=None, description="Used by processes that are none of our jobs.")
     unseen: float | None = Field(default=None, description="Used by no process that can be seen.")
+    reserved: float | None = Field(default=None, description="Given to assignments, whether they use it yet or not.")
 
 
 class ForeignProcess(Frozen):
@@ -118,10 +145,16 @@ class WorkerGpu(Frozen):
     utilisation: int | None = None
     health: GpuHealth
     why: str | None = None
-    jobs: list[str] | None = Field(default=None, description="Assignments whose processes use it, as 42.1")
+    jobs: list[str] | None = Field(
+        default=None, description="Assignments that were given it, or whose processes use it, as 42.1"
+    )
     foreign: list[ForeignProcess] | None = None
+    exclusive: bool | None = Field(default=None, description="One assignment has it for itself.")
     ignored: str | None = Field(default=None, description="The worker that has this device already.")
 
 
 TagSetting = Annotated[str, StringConstraints(pattern=r"^-?[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """A tag; with a minus before it, one that was found and is not to be shown."""
+
+ResourceSetting = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}=[0-9]{1,6}$")]
+"""Something that a worker has a number of, as license=2."""

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from broker.wire.jobs import FLOOR_TABLE, Conditions, Name, name_of
-from broker.wire.machines import TagSetting
+from broker.wire.machines import ResourceSetting, TagSetting
 
 FILE_ONLY: dict[str, JsonValue] = {"file_only": True}
 ProjectTable = Annotated[str, AfterValidator(lambda name: name if name == FLOOR_TABLE else name_of(name))]
@@ -131,6 +131,10 @@ class WorkerSettings(ClientSettings):
     worker_tags: list[TagSetting] = Field(
         default=[],
         description="Tags that jobs can ask for with needs, comma-separated, besides those that are found; `-docker` takes a found one away.",
+    )
+    worker_resources: list[ResourceSetting] = Field(
+        default=[],
+        description="What this worker has a number of, and jobs can ask for with resources, comma-separated: license=2.",
     )
     probe_s: float = Field(
         default=5, gt=0, le=3600, description="How often the worker looks at its GPUs, memory and disk."

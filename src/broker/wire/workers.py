@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from broker.wire.jobs import Frozen, JobSpec, Name, Text
-from broker.wire.machines import Battery, Facts, Ram, WorkerGpu
+from broker.wire.machines import Battery, Facts, Given, Ram, WorkerGpu
 from broker.wire.states import LimitCode
 
 Uuid = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
@@ -31,6 +31,9 @@ class Registration(Frozen):
     tags: list[Name] = Field(default=[], max_length=256)
     platform: Short | None = None
     supervision: list[Short] = Field(default=[], max_length=16, description="How whole trees are killed here.")
+    resources: dict[Name, int] | None = Field(
+        default=None, max_length=64, description="What it has a number of besides, as its settings say."
+    )
     facts: Facts | None = Field(default=None, description="What the machine has, as far as that is known already.")
 
 
@@ -200,6 +203,7 @@ class Delivery(Frozen):
     restarts: int = Field(description="How often a process of this job was started before.")
     array: int | None = None
     array_index: int | None = None
+    given: Given | None = Field(default=None, description="What is reserved for it besides cpus.")
 
 
 class ReportAnswer(Frozen):
@@ -277,6 +281,8 @@ class Worker(Frozen):
     slots: Slots
     cpus: WorkerCpus | None = None
     ram_gb: Ram | None = None
+    ram_reserved_gb: float | None = Field(default=None, description="Asked for by what runs there.")
+    resources: dict[str, Slots] | None = Field(default=None, description="What it has a number of besides.")
     disk_free_gb: float | None = None
     battery: Battery | None = None
     driver: str | None = Field(default=None, description="Of the GPUs, and the newest CUDA that it can do.")

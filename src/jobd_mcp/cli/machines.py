@@ -63,12 +63,14 @@ def _device(device: Schema) -> str:
     parts = [
         f"{text(device.get('index'))}: {text(device.get('model')) or 'unknown model'}",
         f"{number(memory.get('free')):g}/{number(memory.get('total')):g} GiB free" if "free" in memory else "",
+        f"{number(memory.get('reserved')):g} reserved" if "reserved" in memory else "",
         "unified memory" if device.get("unified") else "",
         f"{text(device.get('utilisation'))} % busy" if device.get("utilisation") is not None else "",
         "" if device.get("health") == "ok" else text(device.get("health")),
         text(device.get("why")),
         f"it is {text(device.get('ignored'))}'s" if device.get("ignored") else "",
         f"jobs {' '.join(map(text, as_list(device.get('jobs'))))}" if device.get("jobs") else "",
+        "for itself" if device.get("exclusive") else "",
         _foreign([as_object(entry) for entry in as_list(device.get("foreign"))]),
         text(device.get("uuid")),
     ]

@@ -33,6 +33,22 @@ class KeyValue(click.ParamType[tuple[str, str]]):
         return name, text
 
 
+class KeyCount(click.ParamType[tuple[str, int]]):
+    """`NAME=NUMBER`: one member of a mapping to whole numbers."""
+
+    name = "NAME=NUMBER"
+
+    def convert(
+        self, value: str | tuple[str, int], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        name, _, text = value.partition("=")
+        if not name or not text.isascii() or not text.isdigit():
+            self.fail(f"{value!r} is not NAME=NUMBER", param, ctx)
+        return name, int(text)
+
+
 class JsonText(click.ParamType[Json]):
     """A value that has no simpler spelling."""
 
@@ -87,8 +103,10 @@ def _option(name: str, schema: Schema) -> click.Option:
     if types == {"array"}:
         kind = _scalar(as_object(schema.get("items")))
         return click.Option([flag, name], multiple=True, type=kind, help=f"{help_text} Repeatable.".strip())
-    if types == {"object"} and types_of(as_object(schema.get("additionalProperties"))) == {"string"}:
-        return click.Option([flag, name], multiple=True, type=KeyValue(), help=f"{help_text} Repeatable.".strip())
+    members = types_of(as_object(schema.get("additionalProperties"))) if types == {"object"} else set()
+    if members in ({"string"}, {"integer"}):
+        kind = KeyValue() if members == {"string"} else KeyCount()
+        return click.Option([flag, name], multiple=True, type=kind, help=f"{help_text} Repeatable.".strip())
     choices = _choices(schema)
     if len(choices) > _MOST_CHOICES_IN_A_HEAD:
         help_text = f"{help_text} One of {', '.join(choices)}.".strip()

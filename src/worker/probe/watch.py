@@ -54,6 +54,7 @@ class Watch:
         self._devices = devices or Devices(held_s=3 * every_s)
         self._look = look
         self._found = NOT_YET
+        self._one_asks = anyio.Lock()
         self.trees: Callable[[], Sequence[Tree]] = tuple
         self.on_change: Callable[[], None] = lambda: None
         self._resources = look(state)
@@ -71,6 +72,12 @@ class Watch:
 
     async def _watch_gpus(self) -> None:
         while True:
+            await self.devices_now()
+            await anyio.sleep(self._every_s)
+
+    async def devices_now(self) -> list[Gpu]:
+        """What the devices are right now; what has changed is told."""
+        async with self._one_asks:
             try:
                 snapshot = await self._probe.look()
                 trees = self.trees() if snapshot["processes"] else ()
@@ -80,7 +87,12 @@ class Watch:
                     log.exception("the GPU probe's answer was not understood; the worker goes on without it")
                 self._found = NOT_UNDERSTOOD
             self._consider()
-            await anyio.sleep(self._every_s)
+            return self._found.gpus
+
+    def ram_now_gb(self) -> float | None:
+        """What is available right now; None where the system does not say."""
+        ram = resources.ram()
+        return None if ram is None else ram.available
 
     async def _watch_resources(self) -> None:
         while True:

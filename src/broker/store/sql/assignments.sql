@@ -23,8 +23,8 @@ FROM jobs WHERE id IN (SELECT job FROM assignments WHERE worker = :worker AND re
 
 -- name: add_assignment
 -- A job is given to a worker.
-INSERT INTO assignments (job, attempt, worker, worker_name, epoch, state, token, lease_until, answer, cpus, reserved, created_at)
-VALUES (:job, :attempt, :worker, :worker_name, :epoch, :state, :token, :lease_until, :answer, :cpus, 1, :created_at)
+INSERT INTO assignments (job, attempt, worker, worker_name, epoch, state, token, lease_until, answer, cpus, given, reserved, created_at)
+VALUES (:job, :attempt, :worker, :worker_name, :epoch, :state, :token, :lease_until, :answer, :cpus, :given, 1, :created_at)
 RETURNING id;
 
 -- name: swap_assignment
@@ -44,6 +44,11 @@ UPDATE assignments SET
   state = :state, shim = :shim, reserved = :reserved, ended_at = :ended_at, expired_at = :expired_at,
   limit_code = :limit_code, limit_s = :limit_s, limit_seen_s = :limit_seen_s, reason_code = :reason_code, reason = :reason
 WHERE id = :id AND state = :expected_state AND token = :token AND lease_until <= :listened;
+
+-- name: given_away
+-- What is reserved besides cpus, on all workers: a device may have moved from one to another, and its processes not.
+SELECT id, worker, job, attempt, given FROM assignments INDEXED BY assignments_given
+WHERE reserved = 1 AND given IS NOT NULL;
 
 -- name: renew
 -- The holder was heard: its lease starts again.
@@ -103,12 +108,16 @@ SET code = excluded.code, message = excluded.message, expires_at = excluded.expi
 -- Who said no to this place, or to all, and still meant it when the broker last noted how long it has listened.
 SELECT workers.name AS worker, refusals.code, refusals.message
 FROM refusals JOIN workers ON workers.id = refusals.worker
-WHERE refusals.place IN (:place, '*')
+WHERE refusals.place IN (:place, '*', '#' || (SELECT id FROM shapes WHERE key = :key))
   AND refusals.expires_at > (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'listened_ms');
 
 -- name: forget_refusals
 -- A new epoch, or time, makes old refusals void.
 DELETE FROM refusals WHERE worker = :worker OR expires_at <= :listened;
+
+-- name: forget_refusals_of_shapes
+-- Its devices are not what they were: what it had no room for may fit.
+DELETE FROM refusals WHERE worker = :worker AND place LIKE '#%';
 
 -- name: forget_all_refusals
 -- A broker that starts asks anew; earlier releases measured refusals by the wall clock.

@@ -151,7 +151,8 @@ SELECT head AS id, priority FROM lines
 WHERE shape = :shape
   AND NOT EXISTS (
     SELECT 1 FROM refusals
-    WHERE refusals.worker = :worker AND refusals.place = lines.place AND refusals.expires_at > :listened
+    WHERE refusals.worker = :worker AND refusals.place IN (lines.place, '#' || lines.shape)
+      AND refusals.expires_at > :listened
   )
 ORDER BY priority DESC, head
 LIMIT 1;
@@ -161,7 +162,7 @@ LIMIT 1;
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
   jobs.logs_kept, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
-  a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s
+  a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id = :job;
 
@@ -170,7 +171,7 @@ WHERE jobs.id = :job;
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
   jobs.logs_kept, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
-  a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s
+  a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id IN (SELECT value FROM json_each(:ids))
 ORDER BY jobs.id DESC;

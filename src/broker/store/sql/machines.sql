@@ -39,6 +39,10 @@ UPDATE gpu_offers SET has = 0 WHERE uuid = :uuid AND has = 1;
 -- The worker that has this device from now on.
 UPDATE gpu_offers SET has = 1 WHERE uuid = :uuid AND worker = :worker;
 
+-- name: ignored_offers_of
+-- Devices that this worker offers, and another one has.
+SELECT uuid FROM gpu_offers WHERE worker = :worker AND has = 0;
+
 -- name: ignored_offers
 -- Offers of devices that another worker has.
 SELECT o.worker, o.uuid, w.name AS owner

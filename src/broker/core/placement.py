@@ -1,0 +1,286 @@
+"""Which devices a job is given, and why there are none for it. Pure: what the worker said, what is reserved, in; a choice out.
+
+Free memory of a device is what its driver says is free now, less what our jobs there reserved and do not use yet, less a
+margin. What they use is not free already, and so is not taken off again; nor is what foreign processes use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from broker.wire.jobs import JobSpec, Reason
+from broker.wire.machines import FOREIGN_MB, Facts, Given, Gpu, GpuHealth, GpuShare
+
+MARGIN_MB = 512
+"""Sizes that workers tell may be off by a step of 256 MiB, of the device and of a process on it."""
+MOST_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a job asks for besides cpus. `vram_mb` None: devices for itself."""
+
+    gpus: int = 0
+    vram_mb: int | None = None
+    ram_gb: float = 0.0
+    resources: tuple[tuple[str, int], ...] = ()
+
+    @staticmethod
+    def of(spec: JobSpec) -> Demand:
+        vram_mb = None if spec.vram_gb is None else math.ceil(spec.vram_gb * 1024)
+        gpus = spec.gpus if spec.gpus is not None else 1 if vram_mb is not None else 0
+        return Demand(gpus, vram_mb, spec.ram_gb or 0.0, tuple(sorted((spec.resources or {}).items())))
+
+    def __bool__(self) -> bool:
+        return bool(self.gpus or self.ram_gb or self.resources)
+
+
+NOTHING = Demand()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one assignment holds, wherever it runs. `here`: on the worker that is looked at."""
+
+    assignment: str
+    given: Given
+    here: bool = True
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a worker has besides cpus. `others`: devices that it shows, and that another worker has."""
+
+    name: str
+    facts: Facts | None
+    resources: tuple[tuple[str, int], ...] = ()
+    held: tuple[Held, ...] = ()
+    others: frozenset[str] = frozenset()
+    _devices: list[Device] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        gpus = self.facts.gpus if self.facts is not None else []
+        object.__setattr__(self, "_devices", [self._device(gpu) for gpu in gpus])
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        return self._devices
+
+    @property
+    def ram_gb(self) -> float | None:
+        return self.facts.ram_gb.total if self.facts is not None and self.facts.ram_gb is not None else None
+
+    @property
+    def ram_reserved_gb(self) -> float:
+        return sum(held.given.ram_gb or 0.0 for held in self.held if held.here)
+
+    def used(self, resource: str) -> int:
+        return sum((held.given.resources or {}).get(resource, 0) for held in self.held if held.here)
+
+    def with_(self, held: Held) -> Host:
+        """The same after something was given away."""
+        return replace(self, held=(*self.held, held))
+
+    def _device(self, gpu: Gpu) -> Device:
+        shares = {
+            held.assignment: share for held in self.held for share in held.given.gpus or () if share.uuid == gpu.uuid
+        }
+        return Device(gpu, shares, has=gpu.uuid is not None and gpu.uuid not in self.others)
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device, with what is reserved on it: assignment → its share."""
+
+    gpu: Gpu
+    shares: dict[str, GpuShare]
+    has: bool = True
+
+    @property
+    def usable(self) -> bool:
+        return self.has and self.gpu.health is GpuHealth.OK
+
+    @property
+    def exclusive(self) -> bool:
+        return any(share.mb is None for share in self.shares.values())
+
+    @property
+    def reserved_mb(self) -> int:
+        return sum(share.mb or 0 for share in self.shares.values())
+
+    @property
+    def free_mb(self) -> int | None:
+        """For one more that shares it; None: it does not say."""
+        gpu = self.gpu
+        if gpu.free_mb is None or gpu.total_mb is None:
+            return None
+        if self.exclusive:
+            return 0
+        unused = sum(max(0, (share.mb or 0) - self._used_mb(name)) for name, share in self.shares.items())
+        return max(0, min(gpu.free_mb - unused, gpu.total_mb - self.reserved_mb) - MARGIN_MB)
+
+    @property
+    def foreign_mb(self) -> int:
+        """Used by whoever is no job that it was given to: also memory that a job which has ended gives back just now."""
+        if not self.shares:
+            return self.gpu.used_mb
+        return sum(process.mb or 0 for process in self.gpu.processes or () if process.job not in self.shares)
+
+    @property
+    def idle(self) -> bool:
+        """Whether a job may have it for itself. A device that tells neither its memory nor its processes is not known."""
+        told = self.gpu.free_mb is not None or self.gpu.processes is not None
+        return told and not self.shares and self.foreign_mb <= FOREIGN_MB
+
+    def fits(self, demand: Demand) -> bool:
+        if not self.usable:
+            return False
+        if demand.vram_mb is None:
+            return self.idle
+        free_mb = self.free_mb
+        return free_mb is not None and free_mb >= demand.vram_mb
+
+    def could_fit(self, demand: Demand) -> bool:
+        """With nothing else on it."""
+        if not self.has:
+            return False
+        if demand.vram_mb is None:
+            return True
+        return self.gpu.total_mb is not None and self.gpu.total_mb - (self.gpu.driver_mb or 0) - MARGIN_MB >= (
+            demand.vram_mb
+        )
+
+    def _used_mb(self, assignment: str) -> int:
+        """What cannot be told counts as not used yet: the reservation stays whole."""
+        uses = [process.mb for process in self.gpu.processes or () if process.job == assignment]
+        return sum(mb or 0 for mb in uses)
+
+    def __str__(self) -> str:
+        """In one breath why it is not free: GPU 0: 3.1 of 24 GiB free, 20 reserved, 0.4 used by others."""
+        gpu = self.gpu
+        if not self.has:
+            return f"GPU {gpu.index} is another worker's"
+        if gpu.health is not GpuHealth.OK:
+            return f"GPU {gpu.index} is {gpu.health.value}"
+        if self.exclusive:
+            return f"GPU {gpu.index} is {' '.join(sorted(self.shares))}'s alone"
+        parts = [f"GPU {gpu.index}: {gib(self.free_mb)} of {gib(gpu.total_mb)} GiB free"]
+        parts += [f"{gib(self.reserved_mb)} reserved"] if self.shares else []
+        parts += [f"{gib(self.foreign_mb)} used by others"] if self.foreign_mb >= MARGIN_MB else []
+        return ", ".join(parts)
+
+
+def choose(demand: Demand, host: Host) -> Given | None:
+    """What a job of this demand is given on this host; None if it does not fit now.
+
+    The fullest devices that still fit: for a job that shares, those with the least left; for one that does not, the
+    smallest. So room for larger jobs is kept.
+    """
+    if short(demand, host):
+        return None
+    shares = None
+    if demand.gpus:
+        fitting = sorted((device for device in host.devices if device.fits(demand)), key=lambda d: _size(d, demand))
+        shares = [GpuShare(uuid=device.gpu.uuid or "", mb=demand.vram_mb) for device in fitting[: demand.gpus]]
+    return Given(gpus=shares, ram_gb=demand.ram_gb or None, resources=dict(demand.resources) or None)
+
+
+def impossible(demand: Demand, host: Host) -> list[Reason]:
+    """What this host could not give even with nothing else on it."""
+    found = []
+    if demand.gpus:
+        able = [device for device in host.devices if device.could_fit(demand)]
+        if len(able) < demand.gpus:
+            found.append(_too_few(demand, host))
+    if demand.ram_gb and (host.ram_gb is None or demand.ram_gb > host.ram_gb):
+        has = "does not say how much it has" if host.ram_gb is None else f"has {host.ram_gb:g}"
+        found.append(
+            _reason("ram", f"needs {demand.ram_gb:g} GiB of RAM, {host.name} {has}", demand.ram_gb, host.ram_gb)
+        )
+    has_of = dict(host.resources)
+    for name, count in demand.resources:
+        if count > has_of.get(name, 0):
+            has_count = has_of.get(name, 0)
+            message = f"needs {count} {name}, {host.name} has {has_count or 'none'}"
+            found.append(_reason("resources", message, count, has_count))
+    return found
+
+
+def short(demand: Demand, host: Host) -> list[Reason]:
+    """What it can't give now."""
+    found = impossible(demand, host)
+    if found:
+        return found
+    if demand.gpus:
+        fitting = sum(device.fits(demand) for device in host.devices)
+        if fitting < demand.gpus:
+            found.append(_too_few_now(demand, host, fitting))
+    if demand.ram_gb:
+        left = (host.ram_gb or 0.0) - host.ram_reserved_gb
+        if demand.ram_gb > left:
+            message = f"needs {demand.ram_gb:g} GiB of RAM, {host.name} has {max(0.0, left):g} not reserved"
+            found.append(_reason("ram_busy", message, demand.ram_gb, max(0.0, left)))
+    has_of = dict(host.resources)
+    for name, count in demand.resources:
+        left_of = has_of[name] - host.used(name)
+        if count > left_of:
+            message = f"needs {count} {name}, {host.name} has {max(0, left_of)} free of {has_of[name]}"
+            found.append(_reason("resources_busy", message, count, max(0, left_of)))
+    return found
+
+
+def _size(device: Device, demand: Demand) -> tuple[int, int]:
+    if demand.vram_mb is None:
+        return device.gpu.total_mb or 0, device.gpu.index
+    return device.free_mb or 0, device.gpu.index
+
+
+def _too_few(demand: Demand, host: Host) -> Reason:
+    mine = [device for device in host.devices if device.has]
+    if len(mine) < demand.gpus or demand.vram_mb is None:
+        message = f"needs {_wanted(demand)}, {host.name} has {len(mine) or 'none'}"
+        return _reason("gpus", message, demand.gpus, len(mine))
+    able = sorted((_most_mb(device) for device in mine), reverse=True)[demand.gpus - 1]
+    what = "the largest has" if demand.gpus == 1 else f"{demand.gpus} of them have"
+    message = f"needs {_wanted(demand)}; {what} {gib(able)} for jobs on {host.name}"
+    return _reason("vram", message, _up(demand.vram_mb), _down(able))
+
+
+def _too_few_now(demand: Demand, host: Host, fitting: int) -> Reason:
+    usable = [device for device in host.devices if device.usable]
+    told = "; ".join(str(device) for device in host.devices[:MOST_NAMED])
+    message = f"needs {_wanted(demand)}, {host.name} has {fitting or 'none'} free now: {told}"
+    if len(usable) < demand.gpus:
+        return _reason("gpus_unusable", message, demand.gpus, len(usable))
+    if demand.gpus == 1 and demand.vram_mb is not None:
+        most = max(device.free_mb or 0 for device in usable)
+        return _reason("gpus_busy", message, _up(demand.vram_mb), _down(most))
+    return _reason("gpus_busy", message, demand.gpus, fitting)
+
+
+def _wanted(demand: Demand) -> str:
+    if demand.vram_mb is None:
+        return f"{demand.gpus} GPU{'s' if demand.gpus > 1 else ''} for itself"
+    return f"{demand.gpus} GPU{'s' if demand.gpus > 1 else ''} with {gib(demand.vram_mb)} GiB"
+
+
+def _most_mb(device: Device) -> int:
+    return max(0, (device.gpu.total_mb or 0) - (device.gpu.driver_mb or 0) - MARGIN_MB)
+
+
+def _reason(code: str, message: str, need: float, have: float | None) -> Reason:
+    return Reason(code=code, message=message, need=need, have=have)
+
+
+def gib(mb: int | None) -> str:
+    return "?" if mb is None else f"{_down(mb):g}"
+
+
+def _down(mb: int) -> float:
+    return math.floor(mb / 1024 * 10) / 10
+
+
+def _up(mb: int) -> float:
+    return math.ceil(mb / 1024 * 10) / 10
