@@ -62,6 +62,7 @@ class Story:
 
     def __init__(self, seed: int, directory: Path, app: FastAPI, *, keep: bool = False) -> None:
         self.seed = seed
+        self._directory = str(directory)  # another one each time: no part of the story
         self.loop = VirtualLoop(END_S + 1)
         nature.take_over(self.loop, seed)
         self.chance = self._random("story")
@@ -330,7 +331,7 @@ class Story:
     # ---- the trace
 
     def tell(self, who: str, what: str) -> None:
-        line = f"{self.loop.time():10.3f} {who}: {what}"
+        line = f"{self.loop.time():10.3f} {who}: {what.replace(self._directory, '')}"
         self._digest.update(line.encode())
         if self._keep:
             self.told.lines.append(line)
