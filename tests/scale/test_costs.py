@@ -131,3 +131,17 @@ async def until(check) -> None:
     async with asyncio.timeout(30):
         while not check():
             await asyncio.sleep(0.005)
+
+
+async def test_jobs_without_devices_pay_nothing_for_those_with(counted) -> None:
+    worker = await counted.registered("w1", slots=2)
+    await counted.submit(count=FEW)
+    await claimed_and_ended(worker)
+    before = await counted.spent(lambda: claimed_and_ended(worker))
+    for gb in (10, 20, 30):  # ahead of all others, and nothing for a worker without devices
+        await counted.submit(vram_gb=gb, count=FEW, priority=5)
+
+    after = await counted.spent(lambda: claimed_and_ended(worker))
+
+    assert len(after.statements) == len(before.statements)
+    assert after.steps < before.steps * ALMOST_THE_SAME
