@@ -19,6 +19,7 @@ from broker.wire.events import EventList, EventType
 from broker.wire.jobs import (
     CancelAnswer,
     CancelRequest,
+    Explained,
     Job,
     JobList,
     JobSpec,
@@ -151,6 +152,10 @@ class BrokerClient:
 
     async def job_cancel(self, request: CancelRequest) -> CancelAnswer:
         return await self._call(CancelAnswer, "POST", "/v1/jobs/cancel", body=request)
+
+    async def job_explain(self, job: int) -> Explained:
+        """Why a job waits."""
+        return await self._call(Explained, "GET", f"/v1/jobs/{job}/explain")
 
     async def job_preempt(self, job: int, *, reason: str | None = None, force: bool = False) -> StoppedJob:
         """Stop a preemptible job that runs, to make room."""

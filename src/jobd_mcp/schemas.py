@@ -17,6 +17,7 @@ _NOISE = frozenset({"title", "discriminator", "examples", "propertyNames", "$sch
 _BOUNDS = frozenset(
     {"maxLength", "maxItems", "maxProperties"}
 )  # far away from what anybody means; the broker judges them
+_LEAST = frozenset({"minimum", "exclusiveMinimum"})  # 0 and 1 go without saying
 _COMBINATORS = ("anyOf", "oneOf", "allOf")
 _HOLDS_ONE = frozenset({"items", "not", "additionalProperties", "patternProperties"})
 _HOLDS_LIST = frozenset({*_COMBINATORS, "prefixItems"})
@@ -54,6 +55,8 @@ def inlined(document: Schema, schema: Json, *, answer: bool = False, depth: int 
         if key in _NOISE or key in _BOUNDS or (key == "default" and (value is None or answer)):
             continue
         if key == "maximum" and isinstance(value, int | float) and value >= FAR_AWAY:
+            continue
+        if key in _LEAST and isinstance(value, int | float) and 0 <= value <= 1:
             continue
         if key == "properties":
             result[key] = {name: inner(part) for name, part in as_object(value).items()}

@@ -184,7 +184,7 @@ def test_all_that_is_short_is_said_and_names_who_has_it() -> None:
     found = short(wants(vram_gb=12, ram_gb=8), machine)
     assert [reason.code for reason in found] == ["gpus_busy", "ram_busy"]
     assert found[0].message == (
-        "needs 1 GPU with 12 GiB, box has none free now: GPU 0: 7.1 of 24 GiB free, 10 reserved, 6 used by others"
+        "needs 1 GPU with 12 GiB, box has none free now: GPU 0: 7.1 of 24 GiB free, 10 reserved by 1.1, 6 used by others"
     )
 
 

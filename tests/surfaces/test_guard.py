@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from broker.wire.jobs import JobSpec
 from broker.wire.states import Scope
 from jobd_mcp import guard
 from jobd_mcp.operations import operations, tools
-from support.requirements import need_node, need_tool
+from support.tokens import tokens
 
 TOKEN_LIMIT = 1800
 
@@ -179,16 +178,8 @@ def test_no_schema_needs_a_clever_client() -> None:
 
 
 def test_what_the_model_sees_of_the_tools_is_small(tmp_path: Path) -> None:
-    node, package = need_node(), need_tool("gpt-tokenizer")
     visible = [
         {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
         for tool in tools(create_app(None).openapi())
     ]
-    script = tmp_path / "count.cjs"
-    script.write_text(
-        f"const {{ encode }} = require({json.dumps(str(package / 'cjs' / 'encoding' / 'o200k_base.js'))});"
-        "console.log(encode(require('fs').readFileSync(0, 'utf8')).length);"
-    )
-    text = json.dumps(visible, separators=(",", ":"))
-    counted = subprocess.run([node, str(script)], input=text, capture_output=True, text=True, check=True, timeout=60)
-    assert 500 < int(counted.stdout) <= TOKEN_LIMIT
+    assert 500 < tokens(json.dumps(visible, separators=(",", ":")), tmp_path) <= TOKEN_LIMIT

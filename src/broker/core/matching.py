@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from broker.core.placement import NOTHING, Demand, Host, impossible, short
@@ -79,22 +79,33 @@ class Machine:
 
 def never(shape: Shape, machine: Machine) -> list[Reason]:
     """Why this worker could not run the shape even with nothing else to do."""
-    reasons = []
+    found = _unfit(shape, machine)
+    if shape.demand and machine.host is not None:
+        found += impossible(_to_ask(shape, machine), machine.host)
+    return found
+
+
+def _unfit(shape: Shape, machine: Machine) -> list[Reason]:
+    """The same, by what needs no look at its devices and memory."""
+    found = []
     if shape.worker is not None and shape.worker != machine.name:
-        reasons.append(Reason(code="worker", message=f"the job is pinned to {shape.worker}"))
+        found.append(Reason(code="worker", message=f"the job is pinned to {shape.worker}"))
     missing = [tag for tag in shape.needs if tag not in machine.tags]
     if missing:
-        reasons.append(Reason(code="tags", message=f"{machine.name} lacks {', '.join(missing)}"))
+        found.append(Reason(code="tags", message=f"{machine.name} lacks {', '.join(missing)}"))
     if shape.cpus > machine.slots:
-        reasons.append(Reason(code="cpus", message=f"needs {shape.cpus:g} cpus, {machine.name} has {machine.slots:g}"))
-    reasons += _another_platform(shape, machine)
+        message = f"needs {shape.cpus:g} cpus, {machine.name} has {machine.slots:g}"
+        found.append(Reason(code="cpus", message=message, need=shape.cpus, have=machine.slots))
+    found += _another_platform(shape, machine)
     if shape.demand.gpus and not machine.gpus:
-        reasons.append(
-            Reason(code="gpus", message=f"needs a GPU, {machine.name} shows none", need=shape.demand.gpus, have=0)
-        )
-    elif shape.demand and machine.host is not None:
-        reasons += impossible(shape.demand, machine.host)
-    return reasons
+        message = f"needs a GPU, {machine.name} shows none"
+        found.append(Reason(code="gpus", message=message, need=shape.demand.gpus, have=0))
+    return found
+
+
+def _to_ask(shape: Shape, machine: Machine) -> Demand:
+    """What its host is asked for: that there is no device at all is said already."""
+    return shape.demand if machine.gpus else replace(shape.demand, gpus=0)
 
 
 def _another_platform(shape: Shape, machine: Machine) -> list[Reason]:
@@ -114,18 +125,17 @@ def _architecture(name: str) -> str:
 
 
 def reasons(shape: Shape, machine: Machine) -> list[Reason]:
-    """Why this worker can't take a job of this shape now."""
-    found = never(shape, machine)
+    """Why this worker can't take a job of this shape now: all of it, not only the first."""
+    found = _unfit(shape, machine)
     if not machine.online:
         found.append(Reason(code="offline", message=f"{machine.name} is not online"))
     elif machine.closed is not None:
         found.append(Reason(code="closed", message=f"{machine.name} is {machine.closed}"))
-    if not found and shape.cpus > machine.free:
-        found.append(
-            Reason(code="busy", message=f"needs {shape.cpus:g} cpus, {machine.name} has {machine.free:g} free")
-        )
-    if shape.demand and machine.host is not None and not never(shape, machine):
-        found += short(shape.demand, machine.host)
+    if machine.free < shape.cpus <= machine.slots:
+        message = f"needs {shape.cpus:g} cpus, {machine.name} has {max(0.0, machine.free):g} free"
+        found.append(Reason(code="busy", message=message, need=shape.cpus, have=max(0.0, machine.free)))
+    if shape.demand and machine.host is not None:
+        found += short(_to_ask(shape, machine), machine.host)
     return found
 
 

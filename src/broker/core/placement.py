@@ -167,9 +167,17 @@ class Device:
         if self.exclusive:
             return f"GPU {gpu.index} is {' '.join(sorted(self.shares))}'s alone"
         parts = [f"GPU {gpu.index}: {gib(self.free_mb)} of {gib(gpu.total_mb)} GiB free"]
-        parts += [f"{gib(self.reserved_mb)} reserved"] if self.shares else []
-        parts += [f"{gib(self.foreign_mb)} used by others"] if self.foreign_mb >= MARGIN_MB else []
+        if self.shares:
+            parts.append(f"{gib(self.reserved_mb)} reserved by {', '.join(sorted(self.shares)[:MOST_NAMED])}")
+        if self.foreign_mb >= MARGIN_MB:
+            parts.append(f"{gib(self.foreign_mb)} used by others{self._others()}")
         return ", ".join(parts)
+
+    def _others(self) -> str:
+        """Who they are, as far as that is known."""
+        others = [one for one in self.gpu.processes or () if one.job not in self.shares and one.name]
+        told = ", ".join(f"{one.name} ({one.user or '?'}, pid {one.pid})" for one in others[:2])
+        return f": {told}" if told else ""
 
 
 def choose(demand: Demand, host: Host) -> Given | None:
@@ -209,21 +217,22 @@ def impossible(demand: Demand, host: Host) -> list[Reason]:
 
 
 def short(demand: Demand, host: Host) -> list[Reason]:
-    """What it can't give now."""
+    """What it can't give now: of each thing the numbers of now, or, if it never could, of that."""
     found = impossible(demand, host)
-    if found:
-        return found
-    if demand.gpus:
+    never = {reason.code for reason in found}
+    if demand.gpus and not never & {"gpus", "vram"}:
         fitting = sum(device.fits(demand) for device in host.devices)
         if fitting < demand.gpus:
             found.append(_too_few_now(demand, host, fitting))
-    if demand.ram_gb:
+    if demand.ram_gb and "ram" not in never:
         left = (host.ram_gb or 0.0) - host.ram_reserved_gb
         if demand.ram_gb > left:
             message = f"needs {demand.ram_gb:g} GiB of RAM, {host.name} has {max(0.0, left):g} not reserved"
             found.append(_reason("ram_busy", message, demand.ram_gb, max(0.0, left)))
     has_of = dict(host.resources)
     for name, count in demand.resources:
+        if count > has_of.get(name, 0):
+            continue
         left_of = has_of[name] - host.used(name)
         if count > left_of:
             message = f"needs {count} {name}, {host.name} has {max(0, left_of)} free of {has_of[name]}"
@@ -262,7 +271,7 @@ def _too_few_now(demand: Demand, host: Host, fitting: int) -> Reason:
 
 def _wanted(demand: Demand) -> str:
     if demand.vram_mb is None:
-        return f"{demand.gpus} GPU{'s' if demand.gpus > 1 else ''} for itself"
+        return f"{demand.gpus} GPU{'s' if demand.gpus > 1 else ''} of its own"
     return f"{demand.gpus} GPU{'s' if demand.gpus > 1 else ''} with {gib(demand.vram_mb)} GiB"
 
 

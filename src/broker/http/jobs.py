@@ -10,11 +10,12 @@ from fastapi.responses import PlainTextResponse
 from broker.http import surface
 from broker.http.auth import caller
 from broker.http.parameters import MOST_OFFSET, Id, OptionalAttempt, The, Who, answered, broker_of
-from broker.service import cancel, output, preempt, queries, submit
+from broker.service import cancel, explain, output, preempt, queries, submit
 from broker.wire.jobs import (
     MOST_ID,
     CancelAnswer,
     CancelRequest,
+    Explained,
     Job,
     JobList,
     JobSpec,
@@ -78,6 +79,12 @@ async def job_get(
 ) -> Response:
     """How one job stands, and why."""
     return answered(await queries.get_job(broker, job, detail))
+
+
+@router.get("/jobs/{job}/explain", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model=Explained)
+async def job_explain(job: Id, broker: The) -> Response:
+    """Why a job waits: each worker with all that is short there, and the cheapest change."""
+    return answered(await explain.explain(broker, job))
 
 
 @router.get(

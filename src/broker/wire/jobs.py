@@ -225,6 +225,32 @@ class Job(Frozen):
     dependents: list[int] | None = Field(default=None, description="detail=full: the first 100 jobs that depend on it.")
 
 
+class Placement(Frozen):
+    """One worker, and all that keeps it from taking the job."""
+
+    worker: str
+    fits: bool
+    reasons: list[Reason] | None = None
+
+
+class Ahead(Frozen):
+    jobs: int
+    because: str
+
+
+class Explained(Frozen):
+    """Why a job is where it is. `placement`, `ahead` and `suggestion` are of a queued one."""
+
+    id: int
+    state: JobState
+    waiting: Reason | None = None
+    reason: Reason | None = None
+    placement: list[Placement] | None = Field(default=None, description="Workers, the nearest to taking it first.")
+    more_workers: int | None = Field(default=None, description="How many more there are that don't take it.")
+    ahead: Ahead | None = None
+    suggestion: str | None = Field(default=None, description="The cheapest change that would let it start.")
+
+
 class Submitted(Frozen):
     """A job, or with `count` an array whose ids are one block."""
 

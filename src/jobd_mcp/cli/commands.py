@@ -15,6 +15,7 @@ from jobd_mcp.operations import Operation
 SHAPES = {
     "list": Shape("job_list", rendering.job_list),
     "status": Shape("job_get", rendering.job, bare="job"),
+    "explain": Shape("job_explain", rendering.explained, bare="job"),
     "cancel": Shape("job_cancel", rendering.cancelled, bare="job"),
     "preempt": Shape("job_preempt", rendering.stopped, bare="job"),
 }
@@ -38,7 +39,21 @@ WRITTEN = {
     "token": "tokens:token_group",
     "completion": "completion:completion_command",
 }
-ORDER = ("submit", "run", "list", "status", "logs", "wait", "cancel", "preempt", "top", "workers", "events", "token")
+ORDER = (
+    "submit",
+    "run",
+    "list",
+    "status",
+    "logs",
+    "wait",
+    "explain",
+    "cancel",
+    "preempt",
+    "top",
+    "workers",
+    "events",
+    "token",
+)
 _EXPLICIT = {shape.operation for shape in SHAPES.values()} | {
     "job_submit",
     "job_wait",

@@ -88,6 +88,21 @@ def job_line(job: Schema) -> str:
     return line + (f": {why}" if why else "") + (f" ({took})" if took else "")
 
 
+def explained(answer: Json) -> list[str]:
+    """Why a job waits: the short of it, then a line for each thing that a worker lacks, then what to do."""
+    known = as_object(answer)
+    lines = [click.style(job_line(known), bold=True)]
+    for entry in (as_object(entry) for entry in as_list(known.get("placement"))):
+        whys = [reason(why) for why in as_list(entry.get("reasons"))]
+        lines += [f"{text(entry.get('worker'))}: {why}" for why in whys or ["fits"]]
+    if known.get("more_workers"):
+        lines.append(f"{text(known.get('more_workers'))} more workers don't fit")
+    ahead = as_object(known.get("ahead"))
+    if ahead:
+        lines.append(f"ahead: {text(ahead.get('jobs'))} jobs {text(ahead.get('because'))}")
+    return lines + ([f"to start it: {text(known.get('suggestion'))}"] if known.get("suggestion") else [])
+
+
 def job_list(answer: Json) -> list[str]:
     listing = as_object(answer)
     jobs = [as_object(entry) for entry in as_list(listing.get("jobs"))]

@@ -109,7 +109,8 @@ SET code = excluded.code, message = excluded.message, expires_at = excluded.expi
 SELECT workers.name AS worker, refusals.code, refusals.message
 FROM refusals JOIN workers ON workers.id = refusals.worker
 WHERE refusals.place IN (:place, '*', '#' || (SELECT id FROM shapes WHERE key = :key))
-  AND refusals.expires_at > (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'listened_ms');
+  AND refusals.expires_at > (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'listened_ms')
+ORDER BY workers.name;
 
 -- name: forget_refusals
 -- A new epoch, or time, makes old refusals void.

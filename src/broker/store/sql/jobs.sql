@@ -157,6 +157,15 @@ WHERE shape = :shape
 ORDER BY priority DESC, head
 LIMIT 1;
 
+-- name: jobs_ahead
+-- How many jobs of the same shape have their turn before this one; counting ends at `most`.
+SELECT count(*) AS jobs FROM (
+  SELECT 1 FROM jobs AS other JOIN jobs AS mine ON other.shape = mine.shape
+  WHERE mine.id = :job AND other.state = 'queued' AND other.blocked = 0
+    AND (other.priority > mine.priority OR (other.priority = mine.priority AND other.id < mine.id))
+  LIMIT :most
+);
+
 -- name: job_view
 -- What anyone may see of one job.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
