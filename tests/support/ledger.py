@@ -187,7 +187,10 @@ class Ledger:
 
         async def whole() -> bool:
             for asked in self.asked:
-                job = await client.job_get(asked.id, detail="full")
+                try:
+                    job = await client.job_get(asked.id, detail="full")
+                except Unreachable:
+                    return False  # it was killed a moment ago, and is being started again
                 last = (job.assignments or [None])[-1]
                 ran = last is not None and job.state in (JobState.COMPLETED, JobState.FAILED)
                 if ran and not last.log_complete and (last.log_bytes or 0) <= len(asked.output):
