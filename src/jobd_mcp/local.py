@@ -165,6 +165,7 @@ def _started(at: Here, environ: Mapping[str, str], deadline: float) -> Found:
         with _Start(at, environ) as attempt:
             found = _await_answer(at, attempt, deadline)
             if found is not None:
+                _await_mcp(at, found, deadline)
                 return found
             if attempt.exit_code not in (LOCKED, None):
                 raise StartFailed(f"the broker did not start:\n{_last_lines(at.log, beginning)}")
@@ -176,6 +177,12 @@ def _started(at: Here, environ: Mapping[str, str], deadline: float) -> Found:
         found = _settled(at, deadline)
         if found is not None:
             return found
+
+
+def _await_mcp(at: Here, found: Found, deadline: float) -> None:
+    """Its MCP socket comes a moment after its own."""
+    while not at.mcp_socket.exists() and alive(found.pid) and time.monotonic() < deadline:
+        time.sleep(_RETRY_S)
 
 
 def _succeeded(at: Here, environ: Mapping[str, str]) -> Found:
