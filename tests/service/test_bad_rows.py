@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -93,6 +94,6 @@ async def test_a_job_that_can_not_be_read_gives_way_to_those_behind_it_and_is_sa
 
 
 def plant(bench, bad: str) -> None:
-    with sqlite3.connect(bench.directory / "jobd.sqlite3") as connection:
+    with closing(sqlite3.connect(bench.directory / "jobd.sqlite3")) as connection, connection:
         connection.execute(bad)
     connection.close()

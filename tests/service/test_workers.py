@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -242,7 +243,7 @@ async def test_a_worker_that_ends_with_checkpoints_gives_its_jobs_back_without_a
     assert [assignment.state.value for assignment in got.assignments] == ["preempted"]
     other = await bench.registered("w2", machine="m2:boot")
     assert {delivery.job for delivery in (await other.poll()).deliveries} == {jobs[0], jobs[2]}
-    with sqlite3.connect(f"file:{bench.directory}/jobd.sqlite3?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{bench.directory}/jobd.sqlite3?mode=ro", uri=True)) as connection:
         assert connection.execute("SELECT sum(losses) FROM jobs").fetchone() == (0,)
     assert differences_in(bench.directory / "jobd.sqlite3") == []
 
