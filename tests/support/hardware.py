@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass
 class Hardware:
-    library: Path
+    directory: Path
     file: Path
 
     def is_now(self, text: str) -> None:
@@ -18,7 +18,7 @@ class Hardware:
 
     @property
     def environ(self) -> dict[str, str]:
-        return {"LD_LIBRARY_PATH": str(self.library), "NVML_STUB": str(self.file)}
+        return {"LD_LIBRARY_PATH": str(self.directory), "NVML_STUB": str(self.file)}
 
     @property
     def words(self) -> list[str]:
