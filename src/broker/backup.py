@@ -79,7 +79,7 @@ def _put(unfinished: Path, file: Path) -> None:
         raise
     except OSError:
         unfinished.rename(file)
-    _sync(file.parent)
+    backup.sync(file.parent)
 
 
 def _nothing_between(step: str) -> None:
@@ -119,7 +119,7 @@ def _restore(state: Path, file: Path, *, force: bool, at_step: Callable[[str], N
         raise NoBackup(f"{file} can't be restored: {error}") from None
     at_step("made")
     made.replace(restored)  # from here on no broker starts, until it is in its place
-    _sync(state)
+    backup.sync(state)
     at_step("marked")
     aside = _Aside(state)
     for name in DATABASE_FILES:
@@ -129,7 +129,7 @@ def _restore(state: Path, file: Path, *, force: bool, at_step: Callable[[str], N
         aside.move(output)
     at_step("output moved")
     restored.rename(database)
-    _sync(state)
+    backup.sync(state)
     at_step("done")
     return Restored(held.jobs, held.installation, _shown(held.backed_up_at), next_job, aside.place)
 
@@ -199,14 +199,6 @@ def _last_job(logs: Path) -> int:
 
 def _shown(ms: int | None) -> str | None:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds") if ms is not None else None
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def main(arguments: list[str]) -> int:

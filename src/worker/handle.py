@@ -51,6 +51,28 @@ class ShimSpec:
         """As the assignment is shown: 42.1"""
         return f"{self.job}.{self.attempt}"
 
+    def record(self, *, cookie: str, bell: str, cgroup: str | None) -> SpecRecord:
+        """As it is written for the shim, with what only its worker knows."""
+        return SpecRecord(
+            proto=records.PROTO,
+            job=self.job,
+            attempt=self.attempt,
+            token=self.token,
+            argv=self.argv,
+            env=self.env,
+            cwd=self.cwd,
+            umask=self.umask,
+            grace_s=self.grace_s,
+            linger_s=self.linger_s,
+            log_cap=self.log_cap,
+            limits={code.value: limit_s for code, limit_s in self.limits.items()},
+            on_worker_lost=self.on_worker_lost.value,
+            cookie=cookie,
+            bell=bell,
+            cgroup=cgroup,
+            extra=self.extra,
+        )
+
 
 @dataclass(frozen=True)
 class Started:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from broker.places import private_directory
+from worker.process.records import sync_directory
 
 
 class HomeTaken(Exception):
@@ -116,11 +117,7 @@ def _write(path: Path, text: str) -> str:
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_directory(str(path.parent))
     return text
 
 

@@ -185,25 +185,8 @@ class Shims:
             os.close(lock)
 
     def _record(self, spec: ShimSpec) -> SpecRecord:
-        return SpecRecord(
-            proto=records.PROTO,
-            job=spec.job,
-            attempt=spec.attempt,
-            token=spec.token,
-            argv=spec.argv,
-            env=spec.env,
-            cwd=spec.cwd,
-            umask=spec.umask,
-            grace_s=spec.grace_s,
-            linger_s=spec.linger_s,
-            log_cap=spec.log_cap,
-            limits={code.value: limit_s for code, limit_s in spec.limits.items()},
-            on_worker_lost=spec.on_worker_lost.value,
-            cookie=uuid.uuid4().hex,
-            bell=str(self._bell.path),
-            cgroup=os.path.join(self._groups, spec.name) if self._groups else None,
-            extra=spec.extra,
-        )
+        cgroup = os.path.join(self._groups, spec.name) if self._groups else None
+        return spec.record(cookie=uuid.uuid4().hex, bell=str(self._bell.path), cgroup=cgroup)
 
     async def _listening(self, shim: Shim) -> None:
         """It rings when it listens; without the bell, looks now and then find it out."""

@@ -434,25 +434,7 @@ class ModelShims:
 
     def _record(self, spec: ShimSpec) -> SpecRecord:
         self._serial += 1
-        return SpecRecord(
-            proto=records.PROTO,
-            job=spec.job,
-            attempt=spec.attempt,
-            token=spec.token,
-            argv=spec.argv,
-            env=spec.env,
-            cwd=spec.cwd,
-            umask=spec.umask,
-            grace_s=spec.grace_s,
-            linger_s=spec.linger_s,
-            log_cap=spec.log_cap,
-            limits={code.value: limit_s for code, limit_s in spec.limits.items()},
-            on_worker_lost=spec.on_worker_lost.value,
-            cookie=f"{self._process.name}/{self._serial}",
-            bell="",
-            cgroup=None,
-            extra=spec.extra,
-        )
+        return spec.record(cookie=f"{self._process.name}/{self._serial}", bell="", cgroup=None)
 
 
 def _identity() -> records.Identity:

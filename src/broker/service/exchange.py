@@ -251,16 +251,13 @@ class _Exchange:
         twice is left to its shim. A repeat changes nothing."""
         why = f"its worker {self.worker['name']} ends"
         for job, row in self._rows.reserved():
-            fresh = read_job(self.tx, job.id)
-            if fresh is None or row.state not in LIVE or fresh.policy is OnWorkerLost.ORPHAN:
+            if row.state not in LIVE or job.policy is OnWorkerLost.ORPHAN:
                 continue
             if row.state is AssignmentState.PENDING:
-                facts = Facts(
-                    now=self.tx.now_ms, listened=self._listened, reason_code="preempted", reason=why, gone=True
-                )
-                self._apply(_Entry(fresh, row, Standing.LIVE), Cause.PREEMPT_REQUEUED, facts)
+                facts = self._facts(reason_code="preempted", reason=why, gone=True)
+                self._apply(_Entry(job, row, Standing.LIVE), Cause.PREEMPT_REQUEUED, facts)
             else:
-                request_stop(self.tx, self.broker, fresh, row, StopKind.WORKER_ENDS, self.worker["name"], why)
+                request_stop(self.tx, self.broker, job, row, StopKind.WORKER_ENDS, self.worker["name"], why)
 
     def stops(self) -> list[Stop]:
         return _stops(self.tx, self.worker["id"], self.said.held)

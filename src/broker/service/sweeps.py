@@ -11,7 +11,7 @@ from functools import partial
 import structlog
 
 from broker.core.ending import loss, told_of_loss
-from broker.core.rows import StopKind
+from broker.core.rows import AssignmentRow, JobRow, StopKind
 from broker.core.states import LIVE, Cause, Facts, Illegal
 from broker.failpoint import failpoint
 from broker.service import machines, retention
@@ -62,40 +62,42 @@ async def expire_leases(broker: Broker) -> None:
     await _each(broker, [row["id"] for row in due], partial(_expire, broker=broker, listened=listened))
 
 
-async def _each(broker: Broker, due: Sequence[int], deal_with: Callable[[Tx, int], None]) -> int:
+async def _each(broker: Broker, due: Sequence[int], deal_with: Callable[[int, Tx], bool]) -> int:
     """Each in a transaction of its own, on rows as they are then: one bad row must not stop the others.
 
-    How many were dealt with.
+    How many were changed.
     """
-    done = 0
+    changed = 0
     for id_ in due:
         try:
-            await broker.store.run(partial(_deal, deal_with, id_))
-            done += 1
+            changed += await broker.store.run(partial(deal_with, id_))
         except (LostSwap, Illegal):
             continue  # its holder was heard, or it ended, meanwhile
         except Exception:
             log.exception("could not deal with what is due", id=id_)
-    return done
+    return changed
 
 
-def _deal(deal_with: Callable[[Tx, int], None], id_: int, tx: Tx) -> None:
-    deal_with(tx, id_)
-
-
-async def _all(broker: Broker, look: Callable[[Tx], list[Row]], deal_with: Callable[[Tx, int], None]) -> None:
-    """All that is due, a batch at a time."""
+async def _all(broker: Broker, statement: str, listened: int, deal_with: Callable[[int, Tx], bool]) -> None:
+    """All that the statement finds due, a batch at a time, for as long as that changes anything."""
     while True:
-        due = [row["id"] for row in await broker.store.read(look)]
-        if not await _each(broker, due, deal_with) or len(due) < BATCH:
+        rows = await broker.store.read(lambda tx: tx.all(statement, listened=listened, limit=BATCH))
+        if not await _each(broker, [row["id"] for row in rows], deal_with) or len(rows) < BATCH:
             return
 
 
-def _expire(tx: Tx, id_: int, *, broker: Broker, listened: int) -> None:
+def _newest(tx: Tx, id_: int) -> tuple[JobRow, AssignmentRow] | None:
+    """This assignment with its job; None if the job has another one by now, or none."""
     assignment = read_assignment(tx, id_)
     job = read_job(tx, assignment.job) if assignment is not None else None
-    if job is None or assignment is None or job.assignment != id_ or assignment.state not in LIVE:
-        return
+    return (job, assignment) if job is not None and assignment is not None and job.assignment == id_ else None
+
+
+def _expire(id_: int, tx: Tx, *, broker: Broker, listened: int) -> bool:
+    found = _newest(tx, id_)
+    if found is None or found[1].state not in LIVE:
+        return False
+    job, assignment = found
     cause = loss(job, assignment, broker.settings.max_losses)
     silence = f"nothing was heard of {assignment.worker_name} for a whole lease"
     told = told_of_loss(job, assignment, cause, "worker_lost", silence)
@@ -103,6 +105,7 @@ def _expire(tx: Tx, id_: int, *, broker: Broker, listened: int) -> None:
     apply(tx, job, assignment, cause, facts, listened=listened)
     tx.tell(ListVoid(assignment.worker))
     failpoint("expiring")
+    return True
 
 
 async def stop_slow_starts(broker: Broker) -> None:
@@ -112,58 +115,44 @@ async def stop_slow_starts(broker: Broker) -> None:
     """
     unstarted = await broker.store.read(lambda tx: {row["id"] for row in tx.all("unstarted", limit=MOST_UNSTARTED)})
     slow = broker.unstarted.for_longer(unstarted, int(broker.settings.start_limit_s * 1000), broker.listening.now_ms())
-
     await _each(broker, slow, partial(_stop_slow_start, broker=broker))
 
 
-def _stop_slow_start(tx: Tx, id_: int, *, broker: Broker) -> None:
-    assignment = read_assignment(tx, id_)
-    job = read_job(tx, assignment.job) if assignment is not None else None
-    if job is None or assignment is None or job.assignment != assignment.id:
-        return
-    if assignment.state is AssignmentState.ACKED and assignment.stop is None:
-        why = f"accepted {broker.settings.start_limit_s:g} s ago and not started"
-        request_stop(tx, broker, job, assignment, StopKind.START_LIMIT, "jobd", why)
+def _stop_slow_start(id_: int, tx: Tx, *, broker: Broker) -> bool:
+    found = _newest(tx, id_)
+    if found is None or found[1].state is not AssignmentState.ACKED or found[1].stop is not None:
+        return False
+    why = f"accepted {broker.settings.start_limit_s:g} s ago and not started"
+    return request_stop(tx, broker, *found, StopKind.START_LIMIT, "jobd", why)
 
 
 async def stop_overdue(broker: Broker) -> None:
     """Running beyond the wall limit, the grace and a margin: its own supervisor should have stopped it long ago."""
-    listened = broker.listening.now_ms()
-    due = partial(_rows_of_walls, listened=listened)
-    await _all(broker, due, partial(_stop_overdue, broker=broker))
+    await _all(broker, "walls_over", broker.listening.now_ms(), partial(_stop_overdue, broker=broker))
 
 
-def _rows_of_walls(tx: Tx, *, listened: int) -> list[Row]:
-    return tx.all("walls_over", listened=listened, limit=BATCH)
-
-
-def _stop_overdue(tx: Tx, id_: int, *, broker: Broker) -> None:
-    assignment = read_assignment(tx, id_)
-    job = read_job(tx, assignment.job) if assignment is not None else None
-    if job is None or assignment is None or job.assignment != id_ or assignment.wall_until is None:
-        return
-    why = f"max_wall_s={job.max_wall_s:g} is over, and its worker has not stopped it"
-    request_stop(tx, broker, job, assignment, StopKind.WALL, "jobd", why)
+def _stop_overdue(id_: int, tx: Tx, *, broker: Broker) -> bool:
+    found = _newest(tx, id_)
+    if found is None or found[1].wall_until is None:
+        return False
+    why = f"max_wall_s={found[0].max_wall_s:g} is over, and its worker has not stopped it"
+    return request_stop(tx, broker, *found, StopKind.WALL, "jobd", why)
 
 
 async def end_unscheduled(broker: Broker) -> None:
     """Ready for as long as they wanted to wait, and never accepted by a worker."""
     listened = broker.listening.now_ms()
-    due = partial(_rows_of_schedules, listened=listened)
-    await _all(broker, due, partial(_end_unscheduled, listened=listened))
+    await _all(broker, "schedules_over", listened, partial(_end_unscheduled, listened=listened))
 
 
-def _rows_of_schedules(tx: Tx, *, listened: int) -> list[Row]:
-    return tx.all("schedules_over", listened=listened, limit=BATCH)
-
-
-def _end_unscheduled(tx: Tx, id_: int, *, listened: int) -> None:
+def _end_unscheduled(id_: int, tx: Tx, *, listened: int) -> bool:
     job = read_job(tx, id_)
     if job is None or job.schedule_until is None or job.schedule_until > listened:
-        return
+        return False
     reason = f"no worker had started it {job.scheduling_timeout_s:g} s after it became ready (scheduling_timeout_s)"
     facts = Facts(now=tx.now_ms, listened=listened, reason_code="scheduling_timeout", reason=reason, gone=True)
     apply(tx, job, None, Cause.SCHEDULING_TIMEOUT, facts)
+    return True
 
 
 SWEEPS = (

@@ -59,7 +59,8 @@ def copy(source: Path, target: Path, now_ms: int | None = None) -> Contents:
             if now_ms is not None:
                 made.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('backed_up_at', ?)", (str(now_ms),))
             held = contents(made)
-        _sync(target)
+        sync(target)
+        sync(target.parent)
     except BaseException:
         target.unlink(missing_ok=True)
         raise
@@ -120,7 +121,8 @@ def go_on(database: Path, before: Given | None, last_job: int, now_ms: int) -> i
         for key, value in (("events_pruned_to", last["events"]), ("restored_at", now_ms)):
             connection.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, str(value)))
         connection.execute("COMMIT")
-    _sync(database)
+    sync(database)
+    sync(database.parent)
     return int(last["jobs"]) + 1
 
 
@@ -152,10 +154,10 @@ def _check(connection: sqlite3.Connection, source: Path) -> None:
         raise NoBackup(f"{source} is damaged: {found}")
 
 
-def _sync(path: Path) -> None:
-    for place, flags in ((path, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
-        handle = os.open(place, flags)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def sync(place: Path) -> None:
+    """A file, or a directory, is on the disk as it is now."""
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
