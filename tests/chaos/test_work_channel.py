@@ -73,6 +73,7 @@ async def moved(fleet: Fleet, lines: dict[str, LossyProxy]) -> None:
         line.be_honest()
 
 
+@pytest.mark.trial("B20")
 async def test_workers_take_work_again_however_the_broker_went_away(fleet: Fleet, lines) -> None:
     epochs = {name: fleet.epoch(name) for name in WORKERS}
     async with fleet.client() as client:
@@ -83,6 +84,7 @@ async def test_workers_take_work_again_however_the_broker_went_away(fleet: Fleet
     assert "the broker is not reachable" in (fleet.directory / "a.log").read_text()
 
 
+@pytest.mark.trial("B21")
 async def test_a_worker_whose_polls_vanish_is_heard_and_takes_work_when_they_pass_again(fleet: Fleet, lines) -> None:
     """Its heartbeats arrive all the time: only the channel that work comes by is dead."""
     async with fleet.client() as client:

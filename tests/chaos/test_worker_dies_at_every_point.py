@@ -30,6 +30,7 @@ def test_every_point_stands_in_the_code_once_and_has_a_name() -> None:
 
 @pytest.mark.parametrize("point", WORKER_POINTS)
 @pytest.mark.guarantee("G4", "G6", "G11")
+@pytest.mark.trial("B93")
 async def test_a_worker_that_is_killed_there_loses_nothing_and_doubles_nothing(fleet: Fleet, point: str) -> None:
     ledger, keeper = Ledger(fleet.directory / "record"), Keeper(fleet)
     fleet.settings |= SMALL

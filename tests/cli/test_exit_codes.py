@@ -45,6 +45,7 @@ def test_of_several_jobs_the_first_that_is_not_zero_counts() -> None:
     assert first_bad([0, 0]) == 0
 
 
+@pytest.mark.trial("B75")
 def test_every_end_but_one_is_bad_and_all_have_a_colour() -> None:
     assert set(BAD_ENDS) == {state.value for state in TERMINAL} - {"completed"}
     assert {state.value for state in TERMINAL} <= OF_STATE.keys()

@@ -73,6 +73,7 @@ def test_of_every_field_the_most_specific_word_counts_whichever_of_them_were_sai
 
 @pytest.mark.parametrize(("field", "other"), list(itertools.permutations(FIELDS, 2)))
 @pytest.mark.guarantee("G25")
+@pytest.mark.trial("B72")
 def test_a_project_that_sets_one_field_keeps_the_floor_and_the_defaults_of_every_other(field: str, other: str) -> None:
     without = effective(spec(), {})
     whole = effective(spec(), {"p": conditions(field, values_of(field)[0])})

@@ -218,6 +218,7 @@ def test_tokens_are_made_listed_and_revoked(up: Installation) -> None:
         (["status", "one"], "not a valid integer"),
     ],
 )
+@pytest.mark.trial("B75")
 def test_an_error_is_one_line_and_a_hint_never_a_traceback(up: Installation, words: list[str], said: str) -> None:
     done = up.job(*words)
     assert done.code == 125

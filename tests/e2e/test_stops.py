@@ -154,6 +154,7 @@ def lived_after_term_s(mark: Path) -> float:
 
 
 @pytest.mark.guarantee("G25")
+@pytest.mark.trial("B65")
 async def test_limits_hold_while_worker_and_broker_are_away_and_are_told_when_they_return(patient: Fleet) -> None:
     """Trial B65: by the specification, and by a project's defaults."""
     config(patient, "[projects.silent]\nidle_timeout_s = 6\n[projects.mute]\nfirst_output_timeout_s = 6\n")

@@ -90,6 +90,7 @@ async def test_a_bad_specification_is_refused_with_code_field_and_hint(site, bod
     ],
 )
 @pytest.mark.guarantee("G22")
+@pytest.mark.trial("B118")
 async def test_a_body_that_is_no_json_of_ours_is_refused(site, content: bytes, status: int) -> None:
     answer = await site.unix.post("/v1/jobs", content=content, headers={"Content-Type": "application/json"})
 
@@ -97,6 +98,7 @@ async def test_a_body_that_is_no_json_of_ours_is_refused(site, content: bytes, s
     assert answer.json()["code"] in {"invalid_spec", "invalid_request", "payload_too_large"}
 
 
+@pytest.mark.trial("B118")
 async def test_a_body_without_a_length_is_cut_off_at_the_limit(site) -> None:
     async def endless():
         for _ in range(100):

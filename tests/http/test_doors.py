@@ -56,6 +56,7 @@ async def call(client: httpx.AsyncClient, door: Door, headers: dict[str, str]) -
 
 
 @pytest.mark.guarantee("G19")
+@pytest.mark.trial("B119")
 async def test_each_route_opens_for_its_scope_and_for_no_other(site) -> None:
     wrong: list[str] = []
     for door in DOORS:
@@ -81,6 +82,7 @@ def _may(scope: Scope, needed: str) -> bool:
 
 
 @pytest.mark.guarantee("G19")
+@pytest.mark.trial("B71")
 async def test_a_foreign_host_or_origin_reaches_no_route_by_either_door(site) -> None:
     for door in DOORS:
         for client in (site.tcp, site.unix):
@@ -100,6 +102,7 @@ async def test_loopback_names_are_served(site, host: str) -> None:
 
 @pytest.mark.parametrize("path", ["/LIVEZ", "//livez", "/livez/", "/livez/..", "/livez%2f", "/metrics", "/nope"])
 @pytest.mark.guarantee("G19")
+@pytest.mark.trial("B119")
 async def test_only_the_listed_public_paths_answer_without_a_token_and_by_exact_path(site, path: str) -> None:
     for method in ("GET", "HEAD", "OPTIONS", "TRACE", "POST"):
         assert (await site.tcp.request(method, path)).status_code in (401, 404)
@@ -116,6 +119,7 @@ async def test_only_the_listed_public_paths_answer_without_a_token_and_by_exact_
         b"bearer  a b c",
     ],
 )
+@pytest.mark.trial("B118")
 async def test_odd_credentials_are_refused_and_break_nothing(site, header: bytes) -> None:
     answer = await site.tcp.get("/v1/jobs", headers=[(b"Authorization", header)])
 
@@ -160,6 +164,7 @@ async def test_a_worker_may_only_speak_for_itself(site) -> None:
     "address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", ":8765", "localhost", "127.0.0.1:x", "127.0.0.1:99999"]
 )
 @pytest.mark.guarantee("G19")
+@pytest.mark.trial("B71")
 def test_anything_wider_than_loopback_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         bind_tcp(address, allow_remote=False)
@@ -176,6 +181,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(free_port: int) -> None:
 
 
 @pytest.mark.guarantee("G19")
+@pytest.mark.trial("B117")
 async def test_socket_and_files_are_for_this_user_alone(site) -> None:
     state = site.socket.parent
     await site.unix.post("/v1/jobs", json={"command": "true"})
@@ -186,6 +192,7 @@ async def test_socket_and_files_are_for_this_user_alone(site) -> None:
     assert [name for name, mode in modes.items() if mode & 0o077] == []
 
 
+@pytest.mark.trial("B117")
 def test_a_planted_link_in_place_of_the_state_directory_is_refused(short_dir: Path) -> None:
     elsewhere = short_dir / "elsewhere"
     elsewhere.mkdir()

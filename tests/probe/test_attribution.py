@@ -43,6 +43,7 @@ def using(*pids: int) -> Snapshot:
 
 
 @pytest.mark.parametrize("cgroups", [False, True])
+@pytest.mark.trial("B125")
 async def test_whatever_a_job_forks_is_its_own(state_dir: Path, cgroups: bool) -> None:
     state_dir.mkdir()
     shims = Shims(state_dir, cgroups=cgroups)

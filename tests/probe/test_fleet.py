@@ -43,6 +43,7 @@ async def has(fleet: Fleet, *expected: str, name: str = "w1") -> None:
 
 
 @pytest.mark.guarantee("G30")
+@pytest.mark.trial("B123")
 async def test_while_the_driver_hangs_the_worker_takes_and_ends_jobs_and_is_never_lost(
     fleet: Fleet, hardware: Hardware
 ) -> None:

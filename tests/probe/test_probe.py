@@ -308,6 +308,7 @@ def snapshot_with(used_mb: int, uses: list[tuple[int, int]]) -> Snapshot:
     return {"state": "ok", "why": None, "driver": None, "cuda": None, "devices": [device], "processes": {}}
 
 
+@pytest.mark.trial("B48")
 def test_memory_is_held_only_after_it_was_so_for_a_while() -> None:
     """A process that ends is gone from the list a moment before its memory is free."""
     devices_ = Devices(held_s=10)

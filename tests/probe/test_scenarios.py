@@ -111,6 +111,7 @@ async def started(fleet: Fleet, directory: Path) -> dict[str, int | str]:
 
 @pytest.mark.guarantee("G30")
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name.replace(" ", "_"))
+@pytest.mark.trial("B48", "B123", "B124")
 async def test_what_the_driver_says_is_what_the_broker_shows(machine: Machine, scenario: Scenario) -> None:
     await machine.goes_through(scenario)
 

@@ -124,6 +124,7 @@ async def test_a_job_that_fits_nowhere_delays_nobody_and_says_why(bench) -> None
     assert "elsewhere" in (await bench.client.job_get(pinned)).waiting.message
 
 
+@pytest.mark.trial("B66")
 async def test_a_refused_directory_is_not_offered_to_that_worker_again_and_goes_elsewhere(bench) -> None:
     job, other = await bench.submit(cwd="/data"), await bench.submit()
     a = await bench.registered("a", slots=1)
@@ -211,6 +212,7 @@ async def test_numbers_of_answers_go_on_after_a_restart_of_the_broker(bench) -> 
     assert (await worker.poll()).number == first + 1
 
 
+@pytest.mark.trial("B93")
 async def test_an_accepted_assignment_that_does_not_start_is_stopped_and_goes_elsewhere(bench) -> None:
     job = await bench.submit()
     worker = await bench.registered()

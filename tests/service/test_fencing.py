@@ -229,6 +229,7 @@ async def test_a_new_epoch_may_finish_what_an_older_one_started(bench) -> None:
 
 
 @pytest.mark.guarantee("G5")
+@pytest.mark.trial("B121")
 async def test_two_workers_never_share_a_name_or_an_id(bench) -> None:
     first = await bench.registered("box")
 

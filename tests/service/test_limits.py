@@ -146,6 +146,7 @@ async def full(bench, **fields: object):
 
 
 @pytest.mark.guarantee("G25")
+@pytest.mark.trial("B72")
 async def test_a_project_that_sets_only_a_priority_keeps_both_limits_of_the_floor(make_bench) -> None:
     bench = await make_bench(projects={"b": Conditions(priority=5), "c": Conditions(max_wall_s=60)})
 

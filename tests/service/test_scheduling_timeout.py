@@ -41,6 +41,7 @@ async def test_every_member_of_an_array_has_it(bench) -> None:
 
 
 @pytest.mark.guarantee("G25")
+@pytest.mark.trial("B91")
 async def test_refusals_and_bounces_that_executed_nothing_do_not_reset_it(bench) -> None:
     job = await submit(bench, cwd="/nowhere")
     for n in range(5):
@@ -59,6 +60,7 @@ async def test_refusals_and_bounces_that_executed_nothing_do_not_reset_it(bench)
 
 
 @pytest.mark.guarantee("G25")
+@pytest.mark.trial("B91")
 async def test_it_is_gone_for_good_once_a_worker_has_accepted_the_job(bench) -> None:
     job = await submit(bench)
     worker = await bench.registered()

@@ -10,6 +10,7 @@ from broker.service.queries import LOOKS_AGAIN_S
 
 
 @pytest.mark.guarantee("G20")
+@pytest.mark.trial("B58")
 async def test_a_wait_of_an_hour_is_answered_after_40_seconds_and_not_before(bench) -> None:
     job = await bench.submit()
     wait = asyncio.create_task(bench.client.job_wait([job], timeout_s=3600))

@@ -14,6 +14,7 @@ from broker.wire.jobs import JobSpec
 PLAIN = {"command": "true"}
 
 
+@pytest.mark.trial("B52")
 async def test_every_tool_is_listed_with_its_hints(connect) -> None:
     async with connect() as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -33,6 +34,7 @@ async def test_every_tool_is_listed_with_its_hints(connect) -> None:
         assert tools["job_logs"].output_schema is None
 
 
+@pytest.mark.trial("B52")
 async def test_the_guide_is_short_enough_that_no_client_cuts_it(connect) -> None:
     async with connect() as client:
         assert client.instructions is not None
@@ -53,6 +55,7 @@ async def test_a_job_goes_in_and_is_found_again(connect) -> None:
         assert listed.structured_content["jobs"][0]["id"] == id_
 
 
+@pytest.mark.trial("B63")
 async def test_every_field_of_a_specification_arrives(connect) -> None:
     fields = {
         "argv": ["echo", "3", '["a"]'], "cwd": "/tmp", "env": {"A": "{}"}, "venv": "/v", "name": "n", "project": "p",
@@ -72,6 +75,7 @@ async def test_every_field_of_a_specification_arrives(connect) -> None:
         assert array.structured_content["count"] == 3
 
 
+@pytest.mark.trial("B55")
 async def test_texts_from_sloppy_clients_are_understood_and_commands_are_not_mangled(connect) -> None:
     async with connect() as client:
         told = {"command": '{"a": 1}', "priority": "3", "cpus": "0.5", "needs": '["big"]', "env": "{}", "labels": None,
@@ -121,6 +125,7 @@ async def test_a_refusal_is_a_result_to_act_on(connect) -> None:
 
 
 @pytest.mark.guarantee("G20")
+@pytest.mark.trial("B58")
 async def test_a_wait_returns_by_itself_and_says_how_to_go_on(connect) -> None:
     async with connect() as client:
         id_ = (await client.call_tool("job_submit", PLAIN)).structured_content["id"]
@@ -132,6 +137,7 @@ async def test_a_wait_returns_by_itself_and_says_how_to_go_on(connect) -> None:
         assert "again" in waited.structured_content["next"]
 
 
+@pytest.mark.trial("B58")
 async def test_progress_tells_the_states_and_always_rises(connect) -> None:
     told: list[tuple[float, float | None, str | None]] = []
 
@@ -147,6 +153,7 @@ async def test_progress_tells_the_states_and_always_rises(connect) -> None:
 
 
 @pytest.mark.guarantee("G20")
+@pytest.mark.trial("B57")
 async def test_other_calls_are_answered_during_a_wait(connect) -> None:
     async with connect() as client:
         id_ = (await client.call_tool("job_submit", PLAIN)).structured_content["id"]

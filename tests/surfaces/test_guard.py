@@ -139,6 +139,7 @@ def test_the_broker_keeps_every_rule() -> None:
 )
 @pytest.mark.filterwarnings("ignore:Duplicate Operation ID")
 @pytest.mark.guarantee("G21")
+@pytest.mark.trial("B63")
 def test_what_is_planted_is_caught(plant: Callable[[FastAPI], None], said: str) -> None:
     app = create_app(None)
     plant(app)
@@ -152,12 +153,14 @@ def test_an_excuse_for_a_route_that_is_gone_is_caught() -> None:
 
 
 @pytest.mark.guarantee("G21")
+@pytest.mark.trial("B63")
 def test_every_field_of_a_specification_is_an_argument_of_submit() -> None:
     [submit] = [operation for operation in operations(create_app(None).openapi()) if operation.name == "job_submit"]
     assert guard.missing_fields(submit, JobSpec.model_fields) == []
     assert guard.missing_fields(submit, [*JobSpec.model_fields, "gpus_planted"]) == ["gpus_planted"]
 
 
+@pytest.mark.trial("B16", "B18", "B19")
 def test_no_schema_needs_a_clever_client() -> None:
     def check(part: object) -> None:
         if isinstance(part, list):

@@ -89,6 +89,7 @@ def test_each_call_is_checked_against_the_scopes_of_its_own_token(broker) -> Non
     assert allowed["result"]["isError"] is False
 
 
+@pytest.mark.trial("B56")
 def test_an_unknown_session_is_told_to_begin_again(broker) -> None:
     gone = post(
         broker, call("job_list"), broker.token, **{"Mcp-Session-Id": "0" * 32, "MCP-Protocol-Version": "2025-06-18"}
@@ -109,6 +110,7 @@ def test_garbage_is_a_client_error_and_never_a_500(broker, body: bytes) -> None:
     assert 400 <= refused.status_code < 500
 
 
+@pytest.mark.trial("B61")
 def test_a_stream_that_breaks_in_the_middle_loses_no_job_and_frees_the_wait(broker) -> None:
     headers = session_of(broker, broker.token)
     job = answered(post(broker, call("job_submit", command="true"), broker.token, **headers))["result"][

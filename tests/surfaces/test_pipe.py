@@ -127,6 +127,7 @@ def test_version_help_and_unknown_arguments() -> None:
 
 
 @pytest.mark.guarantee("G20")
+@pytest.mark.trial("B15")
 def test_only_messages_reach_stdout_whatever_comes_in(broker) -> None:
     noisy = {**broker.environ, "JOBD_LOG_LEVEL": "debug", "PYTHONWARNINGS": "always", "PYTHONVERBOSE": ""}
 
@@ -153,6 +154,7 @@ def test_a_message_that_is_too_long_is_refused_by_its_id_and_the_session_goes_on
 
 
 @pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.trial("B60")
 def test_it_ends_when_stdin_closes(broker, waiting: bool) -> None:
     with session(broker.environ) as one:
         one.greet()
@@ -164,6 +166,7 @@ def test_it_ends_when_stdin_closes(broker, waiting: bool) -> None:
 
 
 @pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.trial("B60")
 def test_it_ends_when_stdout_closes(broker, waiting: bool) -> None:
     with session(broker.environ) as one:
         one.greet()
@@ -174,6 +177,7 @@ def test_it_ends_when_stdout_closes(broker, waiting: bool) -> None:
         assert b"Traceback" not in one.process.stderr.read()
 
 
+@pytest.mark.trial("B60")
 def test_it_ends_when_its_parent_is_killed_even_if_stdin_stays_open(broker) -> None:
     read, write = os.pipe()
     parent = subprocess.Popen(
@@ -192,6 +196,7 @@ def test_it_ends_when_its_parent_is_killed_even_if_stdin_stays_open(broker) -> N
         os.close(write)
 
 
+@pytest.mark.trial("B60")
 def test_it_does_not_spin_while_it_waits(broker) -> None:
     with session(broker.environ) as one:
         one.greet()
@@ -236,6 +241,7 @@ def test_a_broker_that_cannot_start_says_why_on_stderr(state_dir: Path, settings
 
 
 @pytest.mark.guarantee("G20")
+@pytest.mark.trial("B56")
 def test_it_survives_the_death_of_its_broker(background: Path) -> None:
     with session(environ_of(background)) as one:
         one.greet()

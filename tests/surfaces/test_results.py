@@ -44,6 +44,7 @@ def test_a_page_of_something_else_is_named_by_its_status_alone(status: int, retr
     assert "Traceback" not in text
 
 
+@pytest.mark.trial("B62")
 def test_a_problem_document_is_told_whole() -> None:
     problem = {
         "code": "invalid_spec", "detail": "two things are wrong", "hint": "look", "retryable": False,
@@ -62,6 +63,7 @@ def test_a_list_of_validation_errors_still_names_the_fields() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b'{"jobs": [', b"[]", b"null", PAGE, b"\xff"])
+@pytest.mark.trial("B62")
 def test_an_answer_that_is_cut_or_no_object_is_an_error_and_says_whether_to_repeat(body: bytes) -> None:
     assert "does no harm" in text_of(LIST, 200, body)
     assert "look with job_list before you call job_submit again" in text_of(SUBMIT, 200, body)
@@ -72,6 +74,7 @@ def test_an_error_of_any_length_is_cut() -> None:
     assert len(text_of(SUBMIT, 422, json.dumps(problem).encode())) < 5000
 
 
+@pytest.mark.trial("B62")
 async def test_nobody_there_is_said_without_the_token() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

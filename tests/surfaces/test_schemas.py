@@ -57,6 +57,7 @@ def every_schema(schema: dict) -> list[dict]:
 
 
 @pytest.mark.parametrize("answer", [False, True])
+@pytest.mark.trial("B18")
 def test_references_titles_and_nulls_are_gone_at_every_depth(answer: bool) -> None:
     schema = inlined(document_of(Outer), reference(Outer), answer=answer)
     for part in every_schema(schema):
@@ -116,6 +117,7 @@ def test_a_reference_that_names_nothing_is_refused(target: str) -> None:
         {},
     ],
 )
+@pytest.mark.trial("B16")
 def test_only_a_plain_object_may_be_a_root(schema: dict) -> None:
     with pytest.raises(UnsuitableSchema, match="the answer of it"):
         object_root(schema, "the answer of it")

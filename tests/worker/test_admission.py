@@ -31,6 +31,7 @@ async def refusal_of(spec: JobSpec, ground: Ground) -> Refusal:
     return caught.value
 
 
+@pytest.mark.trial("B66")
 async def test_a_missing_cwd_is_refused_with_path_and_host(ground: Ground) -> None:
     refusal = await refusal_of(JobSpec(command="true", cwd="/no/such/place"), ground)
     assert refusal.code == "cwd_missing"

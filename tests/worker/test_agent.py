@@ -216,6 +216,7 @@ async def test_a_program_that_does_not_exist_fails_with_its_path_and_no_exit_cod
 
 
 @pytest.mark.guarantee("G19")
+@pytest.mark.trial("B69")
 async def test_no_credential_reaches_a_job_and_its_environment_is_the_users(machine: Machine) -> None:
     machine.worker.send_signal(signal.SIGTERM)
     machine.worker.wait(10)

@@ -34,6 +34,7 @@ def reached(final) -> tuple[Outcome, LimitCode, float]:
     [(WALL, TALKS), (WALL, SILENT), (IDLE, "echo once; " + SILENT), (IDLE, SILENT), (FIRST, SILENT)],
 )
 @pytest.mark.guarantee("G25")
+@pytest.mark.trial("B65")
 async def test_each_limit_stops_the_job_names_itself_and_says_what_was_seen(room, limit, script) -> None:
     shim = await room.bash(script, limits={limit: 0.5})
 

@@ -67,6 +67,7 @@ def _made(directory: Path, name: str, content: bytes, mode: int) -> str:
     ids=["missing", "not on the path", "directory", "not executable", "no shebang", "no interpreter", "below a file"],
 )
 @pytest.mark.guarantee("G16")
+@pytest.mark.trial("B66")
 async def test_a_command_that_cannot_be_executed_is_told_from_a_program_that_failed(
     room, short_dir, program, code, words
 ):
@@ -112,6 +113,7 @@ async def test_a_directory_that_cannot_be_entered_is_a_refusal(room, short_dir):
     assert (final.outcome, final.reason_code) == (Outcome.REFUSED, "cwd_forbidden")
 
 
+@pytest.mark.trial("B59")
 async def test_a_job_finds_its_own_world_and_nothing_of_ours(closed_room, short_dir):
     closed_room.open(environ={"SECRET": "of the worker"})
     env = {"PATH": "/usr/bin:/bin", "GREETING": "grüß dich \U0001f44b", "EMPTY": ""}
