@@ -78,10 +78,10 @@ async def _each(broker: Broker, due: Sequence[int], deal_with: Callable[[int, Tx
     return changed
 
 
-async def _all(broker: Broker, statement: str, listened: int, deal_with: Callable[[int, Tx], bool]) -> None:
-    """All that the statement finds due, a batch at a time, for as long as that changes anything."""
+async def _all(broker: Broker, due: Callable[[Tx], list[Row]], deal_with: Callable[[int, Tx], bool]) -> None:
+    """All that is found due, a batch at a time, for as long as that changes anything."""
     while True:
-        rows = await broker.store.read(lambda tx: tx.all(statement, listened=listened, limit=BATCH))
+        rows = await broker.store.read(due)
         if not await _each(broker, [row["id"] for row in rows], deal_with) or len(rows) < BATCH:
             return
 
@@ -128,7 +128,12 @@ def _stop_slow_start(id_: int, tx: Tx, *, broker: Broker) -> bool:
 
 async def stop_overdue(broker: Broker) -> None:
     """Running beyond the wall limit, the grace and a margin: its own supervisor should have stopped it long ago."""
-    await _all(broker, "walls_over", broker.listening.now_ms(), partial(_stop_overdue, broker=broker))
+    listened = broker.listening.now_ms()
+    await _all(
+        broker,
+        lambda tx: tx.all("walls_over", listened=listened, limit=BATCH),
+        partial(_stop_overdue, broker=broker),
+    )
 
 
 def _stop_overdue(id_: int, tx: Tx, *, broker: Broker) -> bool:
@@ -142,7 +147,11 @@ def _stop_overdue(id_: int, tx: Tx, *, broker: Broker) -> bool:
 async def end_unscheduled(broker: Broker) -> None:
     """Ready for as long as they wanted to wait, and never accepted by a worker."""
     listened = broker.listening.now_ms()
-    await _all(broker, "schedules_over", listened, partial(_end_unscheduled, listened=listened))
+    await _all(
+        broker,
+        lambda tx: tx.all("schedules_over", listened=listened, limit=BATCH),
+        partial(_end_unscheduled, listened=listened),
+    )
 
 
 def _end_unscheduled(id_: int, tx: Tx, *, listened: int) -> bool:
