@@ -39,9 +39,12 @@ FAULTS_UNTIL_S = 420.0
 IN_FLIGHT_S = 45.0
 """How long a call that nobody answers is waited for at most, and then some."""
 DONE_BY_S = 545.0
-QUIET_FROM_S = 570.0
-END_S = 600.0
+"""When all has ended, if what was left to do when all was healed is not more than that: else later."""
+SETTLE_S = 25.0
+QUIET_S = 30.0
+LONGEST_S = 3600.0
 PROBE_MARGIN_S = 5.0
+SLOWEST_START_S = 3.0
 
 
 @dataclass
@@ -63,7 +66,7 @@ class Story:
     def __init__(self, seed: int, directory: Path, app: FastAPI, *, keep: bool = False) -> None:
         self.seed = seed
         self._directory = str(directory)  # another one each time: no part of the story
-        self.loop = VirtualLoop(END_S + 1)
+        self.loop = VirtualLoop(LONGEST_S)
         nature.take_over(self.loop, seed)
         self.chance = self._random("story")
         self.told = Told(seed)
@@ -150,14 +153,15 @@ class Story:
         self.loop.create_task(self._look_now_and_then())
         await asyncio.sleep(FAULTS_UNTIL_S)
         await self._heal()
-        while self.loop.time() < DONE_BY_S and not self._all_over():
+        done_by = max(DONE_BY_S, self.loop.time() + self._left_s())
+        while self.loop.time() < done_by and not self._all_over():
             await asyncio.sleep(1)
         if not self._all_over():
             self.oracle.wrong(9, "not all has ended, long after all was healed")
         await self._probe()
-        await asyncio.sleep(max(0.0, QUIET_FROM_S - self.loop.time()))
+        await asyncio.sleep(max(0.0, done_by + SETTLE_S - self.loop.time()))
         before = self._connection().execute("SELECT count(*) FROM events").fetchone()
-        await asyncio.sleep(END_S - self.loop.time())
+        await asyncio.sleep(QUIET_S)
         after = self._connection().execute("SELECT count(*) FROM events").fetchone()
         if before != after:
             self.oracle.wrong(12, f"{after[0] - before[0]} events while nothing happened")
@@ -224,6 +228,15 @@ class Story:
             await asyncio.sleep(0.1)
         if job is not None and "refused" not in self.oracle.assignments.values():
             self.oracle.wrong(9, f"job {job} did not start within {limit_s:g} s on an idle fleet")
+
+    def _left_s(self) -> float:
+        """What those that have not ended take if they run one after the other, as on a fleet of one slot they must."""
+        with contextlib.closing(self._connection()) as connection:
+            rows = connection.execute(
+                "SELECT specs.json FROM jobs JOIN specs ON specs.id = jobs.spec WHERE jobs.ended_at IS NULL"
+            ).fetchall()
+        plans = [Plan.of([JobSpec.model_validate_json(row[0]).command or ""]) for row in rows]
+        return sum(plan.run_s + plan.stray_s + SLOWEST_START_S for plan in plans)
 
     def _all_over(self) -> bool:
         return all(states[-1][1] in TERMINAL for states in self.oracle.states.values())
