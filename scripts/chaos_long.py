@@ -44,6 +44,7 @@ LAYERS = (
     Layer("kill-tree", "every kind of descendant, every end", ("tests/worker/shims/test_kill_tree.py",), 100),
     Layer("messages", "lost messages and torn logs", ("tests/chaos/test_lost_messages.py", "tests/chaos/test_torn_logs.py"), 30),
     Layer("broker-away", "the broker away for three leases", ("tests/chaos/test_broker_away.py",), 10),
+    Layer("power", "150 moments at which the power goes", ("tests/store/test_power_loss.py::test_no_acknowledged_commit_is_lost_by_a_power_loss",), 134),
     Layer("partitions", "network partitions", ("tests/e2e/test_partitions.py",), 20, at_once=1),
 )  # fmt: skip
 

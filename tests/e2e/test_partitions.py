@@ -8,14 +8,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.wire.states import Scope
+from broker.wire.states import OnWorkerLost, Scope
 from support.fleet import Fleet, ended, output_of, starts_in, submit
 from support.partitions import BROKER_ADDRESS, Wire, wire
 from support.processes import processes_of
 from support.waiting import eventually
 
 PORT = 8765
-SMALL = {"lease_s": "2", "sweep_s": "0.3", "heartbeat_s": "0.4", "poll_s": "2"}
+SMALL = {
+    "lease_s": "2",
+    "sweep_s": "0.3",
+    "heartbeat_s": "0.4",
+    "poll_s": "2",
+    "exclusive_lease_s": "4",
+    "exclusive_margin_s": "1",
+}
 
 
 @pytest.fixture
@@ -89,6 +96,44 @@ async def test_answers_that_never_arrive_start_nothing_twice(apart: Fleet, cable
             assert (await ended(client, job)).state.value == "completed"
     started = (apart.directory / "starts").read_text().split()
     assert sorted(started, key=int) == [str(job) for job in jobs]
+
+
+async def test_a_worker_that_is_not_heard_any_more_loses_its_job_and_gets_it_back(apart: Fleet, cable: Wire) -> None:
+    async with apart.client() as client:
+        job = await submit(
+            client, counted(apart, "starts", "echo begun; sleep 6; echo over"), on_worker_lost=OnWorkerLost.ORPHAN
+        )
+        await eventually(lambda: in_state(client, job, "running"))
+        cable.cut_requests()
+        await eventually(lambda: in_state(client, job, "orphaned"))
+        cable.heal()
+        await eventually(lambda: in_state(client, job, "completed"), within_s=60)
+
+        assert await states(client, job) == ["succeeded"]
+        assert await output_of(client, job) == b"begun\nover\n"
+    assert starts_in(apart.directory / "starts") == 1
+
+
+async def test_an_exclusive_job_that_is_cut_off_is_gone_before_another_host_has_it(apart: Fleet, cable: Wire) -> None:
+    """Both hosts see one clock, so what the first copy wrote last can be held against the second's first line."""
+    line = f"date +%s.%N >> {apart.directory}/$JOBD_ATTEMPT"
+    async with apart.client() as client:
+        job = await submit(
+            client,
+            f"for i in $(seq 1 100); do {line}; sleep 0.1; done",
+            on_worker_lost=OnWorkerLost.REQUEUE_EXCLUSIVE,
+            checkpoint_grace_s=0.2,
+        )
+        await eventually((apart.directory / "1").exists)
+        cable.cut()
+        await apart.start_worker("near")
+        done = await ended(client, job, within_s=60)
+        cable.heal()
+
+        assert (done.worker, done.attempt, done.state.value) == ("near", 2, "completed")
+    first, second = ([float(t) for t in (apart.directory / name).read_text().split()] for name in ("1", "2"))
+    assert len(second) == 100
+    assert first[-1] < second[0]
 
 
 async def test_a_wire_that_loses_a_third_of_all_packets_loses_no_job(apart: Fleet, cable: Wire) -> None:

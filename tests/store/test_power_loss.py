@@ -70,10 +70,11 @@ def found(database: Path) -> set[int]:
 
 
 @pytest.mark.trial("B51")
-def test_no_acknowledged_commit_is_lost_by_a_power_loss(recorder: Path, tmp_path: Path) -> None:
+def test_no_acknowledged_commit_is_lost_by_a_power_loss(recorder: Path, tmp_path: Path, again: int) -> None:
     operations = recorded(recorder, tmp_path, "honest")
 
-    lost = {moment: acked - there for moment, acked, there in losses(operations, tmp_path, seed=1) if acked - there}
+    found_after = losses(operations, tmp_path, seed=1 + again)
+    lost = {moment: acked - there for moment, acked, there in found_after if acked - there}
 
     assert len([operation for operation in operations if operation.kind == "m"]) == ROWS
     assert lost == {}

@@ -34,6 +34,10 @@ class Wire:
         """What the worker says arrives; what it is answered does not."""
         self._rules(self.worker, f"ip saddr {BROKER_ADDRESS} drop")
 
+    def cut_requests(self) -> None:
+        """What the worker says is lost; the broker could be heard."""
+        self._rules(self.broker, f"ip saddr {WORKER_ADDRESS} drop")
+
     def lose(self, percent: int) -> None:
         """By chance, in both directions."""
         self._rules(self.worker, f"ip saddr {BROKER_ADDRESS} numgen random mod 100 < {percent} drop")
