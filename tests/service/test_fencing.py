@@ -153,6 +153,20 @@ async def test_the_tail_is_durable_before_its_holder_may_drop_it(bench) -> None:
     assert (again.size, again.durable) == (2, 2)
 
 
+@pytest.mark.guarantee("G15")
+async def test_what_a_power_cut_took_from_the_worker_and_the_broker_has_is_kept_and_made_durable(bench) -> None:
+    job = await bench.submit()
+    worker = await bench.registered()
+    delivery = await worker.running()
+    await worker.write(delivery, b"12345")
+    await worker.finish(delivery, final_size=3)
+
+    asked = await bench.client.put_log(worker.id, delivery.job, 1, delivery.token, 1, "log", 5, b"")
+
+    assert (asked.size, asked.durable) == (5, 5)
+    assert (await bench.client.job_get(job, detail="full")).assignments[0].log_complete is True
+
+
 @pytest.mark.guarantee("G3")
 async def test_nothing_may_be_executed_before_the_ack_was_accepted(bench) -> None:
     job = await bench.submit()
