@@ -1,0 +1,14 @@
+"""A third of the planted bugs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.planted_bugs import assert_caught, part
+
+
+@pytest.mark.parametrize("patch", part(3), ids=lambda patch: patch.stem)
+def test_a_planted_bug_is_caught(patch: Path, tmp_path: Path) -> None:
+    assert_caught(patch, tmp_path)
