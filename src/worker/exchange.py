@@ -135,7 +135,9 @@ class Exchange:
                 self._told_facts = facts.number if facts is not None else 0
             except Refused as refusal:
                 if not refusal.retryable and refusal.code in _FATAL:
-                    raise MustEnd(f"the broker refuses this worker: {refusal.detail}") from None
+                    raise MustEnd(
+                        f"the broker refuses this worker: {refusal.detail}{_which_is_older(refusal)}"
+                    ) from None
                 await self._pause(
                     backoff, "the broker refuses this worker for now", f"{refusal.code}: {refusal.detail}"
                 )
@@ -294,6 +296,12 @@ _FATAL = frozenset(
         ProblemCode.INVALID_REQUEST,
     }
 )
+
+
+def _which_is_older(refusal: Refused) -> str:
+    """A broker that does not understand how a worker introduces itself is of an older version."""
+    older = refusal.code is ProblemCode.INVALID_REQUEST
+    return "; the broker is older than this worker: upgrade the broker first, then its workers" if older else ""
 
 
 def _key(transition: Transition) -> Key:

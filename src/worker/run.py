@@ -16,7 +16,7 @@ import structlog
 from broker import places
 from broker.client import BrokerClient
 from broker.wire.settings import WorkerSettings
-from broker.wire.workers import Registration
+from broker.wire.workers import PROTOCOL, Registration
 from worker.admission import Ground
 from worker.agent import Agent, Setup
 from worker.environment import User, login_environment
@@ -81,6 +81,7 @@ async def _work(settings: WorkerSettings, url: str, token: str | None, home: Hom
         machine=here.identity,
         host=here.host,
         version=importlib.metadata.version("jobd-mcp"),
+        protocol=PROTOCOL,
         slots=settings.worker_slots or here.cores,
         tags=tags.effective(tags.found(login.get("PATH", "")), settings.worker_tags),
         platform=here.platform,

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import signal
 
+import httpx
 import pytest
 
 from broker.wire.jobs import CancelRequest
 from support.fleet import ended, output_of, starts_in, submit
+from support.ports import port_that_was_free
 from support.processes import processes_of
 from support.waiting import eventually
+from worker.process.identity import identify, is_alive
+from worker.process.tree import children
 
 SMALL = {"lease_s": "2", "sweep_s": "0.3", "heartbeat_s": "0.4", "poll_s": "3"}
 STARTS = 'echo "$JOBD_JOB_ID.$JOBD_ATTEMPT" >> {file}; '
@@ -230,3 +234,31 @@ async def test_a_cancel_reaches_a_job_that_was_started_before_its_worker_restart
 
         assert done.state.value == "cancelled"
         assert not [p for p in processes_of(quick.directory / "a") if "while true" in p.command]
+
+
+@pytest.mark.trial("B129")
+async def test_what_was_killed_starts_again_at_once_on_the_same_port_and_a_sibling_is_left_alone(fleet) -> None:
+    port = port_that_was_free()
+    fleet.settings |= SMALL | {"lease_s": "20", "listen": f"127.0.0.1:{port}"}
+    await fleet.start_broker()
+    await fleet.start_worker("a")
+    async with fleet.client() as client:
+        go = fleet.directory / "go"
+        first, second = [await submit(client, "echo began; " + UNTIL.format(file=go)) for _ in range(2)]
+        for job in (first, second):
+            await running(client, job)
+        forked = [identify(pid) for parent in (fleet.broker.pid, fleet.workers["a"].pid) for pid in children(parent)]
+
+        fleet.kill_broker()
+        fleet.kill_worker("a")
+        await fleet.start_broker()  # whoever held the port, a lock or a socket would stop it
+        await fleet.start_worker("a")
+
+        await client.job_cancel(CancelRequest(job=[first]))
+        assert (await ended(client, first)).state.value == "cancelled"
+        go.touch()
+        done = await ended(client, second)
+        assert (done.state.value, done.attempt) == ("completed", 1)
+        assert httpx.get(f"http://127.0.0.1:{port}/livez", timeout=20, trust_env=False).status_code == 200
+        assert forked
+        await eventually(lambda: not [process for process in forked if is_alive(process)])

@@ -6,7 +6,7 @@ import pytest
 
 from broker.wire.events import EventType
 from broker.wire.machines import Cpus, Facts, Gpu, GpuHealth, GpuProcess, GpuState, Ram
-from broker.wire.workers import Registration, Worker
+from broker.wire.workers import PROTOCOL, Registration, Worker
 
 A, B = "GPU-a", "GPU-b"
 
@@ -43,7 +43,9 @@ async def owners(bench) -> dict[str, list[str]]:
 
 async def test_facts_come_with_the_registration_and_with_reports_and_only_newer_ones_count(bench) -> None:
     worker = bench.worker("w1")
-    said = Registration(name="w1", epoch=1, machine="m", host="h", version="0", slots=4, facts=facts(1))
+    said = Registration(
+        name="w1", epoch=1, machine="m", host="h", version="0", protocol=PROTOCOL, slots=4, facts=facts(1)
+    )
     await bench.client.register(worker.id, said)
     assert (await shown(bench)).ram_gb == Ram(total=64, available=32)
     await worker.report(facts=facts(3, ram_gb=Ram(total=64, available=8)))

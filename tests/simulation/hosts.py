@@ -16,7 +16,7 @@ from broker.client import BrokerClient
 from broker.http.auth import Doorman
 from broker.service.context import Broker
 from broker.wire.settings import BrokerSettings
-from broker.wire.workers import Registration
+from broker.wire.workers import PROTOCOL, Registration
 from simulation import nature
 from simulation.disk import Disk
 from simulation.loop import Machine, Process, VirtualLoop
@@ -182,6 +182,7 @@ class WorkerHost:
             machine=f"{self.name}:{self.machine.boots}",
             host=self.name,
             version="0",
+            protocol=PROTOCOL,
             slots=self.slots,
             supervision=["simulated"],
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from broker.client import BrokerClient
 from broker.wire.machines import Facts
 from broker.wire.workers import (
+    PROTOCOL,
     Ack,
     Delivery,
     Final,
@@ -70,6 +71,7 @@ class ScriptedWorker:
             machine=self.machine,
             host=self.host,
             version="0",
+            protocol=PROTOCOL,
             slots=self.slots,
             tags=list(self.tags),
             platform=self.platform,

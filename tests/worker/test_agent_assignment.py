@@ -17,6 +17,7 @@ from broker.wire.jobs import JobSpec
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import OnWorkerLost
 from broker.wire.workers import (
+    PROTOCOL,
     Delivery,
     Outcome,
     Phase,
@@ -55,7 +56,7 @@ class Bench:
         shims.start()
         self.held.push_async_callback(shims.aclose)
         setup = Setup(
-            Registration(name="w", epoch=home.epoch, machine="m", host="h", version="0", slots=4),
+            Registration(name="w", epoch=home.epoch, machine="m", host="h", version="0", protocol=PROTOCOL, slots=4),
             Ground(host="h", login=LOGIN, state=home.directory),
             self.state / "checkpoints",
             linger_s=1,

@@ -11,6 +11,7 @@ from broker.client import Unreachable
 from broker.wire.jobs import JobSpec
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.workers import (
+    PROTOCOL,
     Ack,
     Delivery,
     Final,
@@ -34,7 +35,7 @@ from worker.exchange import Exchange, MustEnd
 from worker.process.clock import boot_s
 
 WORKER = "a" * 32
-REGISTRATION = Registration(name="w", epoch=3, machine="m", host="h", version="0", slots=1)
+REGISTRATION = Registration(name="w", epoch=3, machine="m", host="h", version="0", protocol=PROTOCOL, slots=1)
 DELIVERY = Delivery(job=1, attempt=1, token="t", spec=JobSpec(command="true"), lease_s=1, restarts=0)
 START = Start(kind="start", job=1, attempt=1, token="t")
 FINISH = Finish(kind="finish", job=1, attempt=1, token="t", final=Final(outcome=Outcome.EXITED, exit_code=0))

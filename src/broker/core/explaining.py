@@ -88,6 +88,8 @@ def _change(reason: Reason, shape: Shape, worker: str) -> str:
             return f"wait until the devices of {worker} are free, or free them{fewer}"
         case "gpus_unusable":
             return f"mend the devices of {worker}: job workers says what is wrong"
+        case "closed" if "outdated" in reason.message:
+            return f"install this broker's version on {worker}, and start its worker again"
         case "closed":
             return (
                 f"job workers resume {worker}" if "paused" not in reason.message else f"wait for {worker}: it is paused"

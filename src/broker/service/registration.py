@@ -13,7 +13,7 @@ from broker.store.contract import Row, Tx
 from broker.wire.events import EventType
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import Scope
-from broker.wire.workers import Registered, Registration
+from broker.wire.workers import OLDEST_PROTOCOL, Registered, Registration
 
 
 async def register(broker: Broker, caller: Caller, worker_id: str, said: Registration) -> Registered:
@@ -21,7 +21,7 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
 
     Refused: an epoch that is not above the known one (`superseded`), the same worker id from another
     machine or boot while its lease is live (a cloned state directory), another id under a live name
-    (`worker_name_taken`). A repeat of the accepted registration is answered the same.
+    (`worker_name_taken`), a version that is too old to be given work and has none (`forbidden`). A repeat of the accepted registration is answered the same.
     """
 
     def fn(tx: Tx) -> None:
@@ -31,6 +31,7 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
             _keep_facts(tx, worker_id, said)
             return  # the answer was lost on the way
         _admit_epoch(known, said)
+        _admit_version(tx, broker, worker_id, said)
         admit_name(tx, worker_id, said.name)
         tx.run(
             "register_worker",
@@ -40,6 +41,7 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
             machine=said.machine,
             host=said.host,
             version=said.version,
+            protocol=said.protocol,
             platform=said.platform,
             slots=said.slots,
             tags=json.dumps(sorted(set(said.tags))),
@@ -124,6 +126,17 @@ def _admit_epoch(known: Row | None, said: Registration) -> None:
             f"this worker id is live on {known['host']}: the state directory was cloned",
             hint="give this worker a state directory of its own (JOBD_STATE_DIR)",
         )
+
+
+def _admit_version(tx: Tx, broker: Broker, worker_id: str, said: Registration) -> None:
+    """One that is too old looks after what it has to its end, and is listed as outdated; without work it may not come."""
+    if said.protocol >= OLDEST_PROTOCOL or tx.all("live_on_worker", worker=worker_id):
+        return
+    raise Refused(
+        ProblemCode.FORBIDDEN,
+        f"a worker of version {said.version} does not understand this broker of version {broker.version}: upgrade {said.name}",
+        hint="install the broker's version there, and start the worker again",
+    )
 
 
 def _machine(identity: str) -> str:

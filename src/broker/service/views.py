@@ -18,7 +18,7 @@ from broker.wire.events import Event, EventType
 from broker.wire.jobs import Assignment, Job, Reason, Stopping
 from broker.wire.machines import Facts
 from broker.wire.states import AssignmentState, Duty, JobState
-from broker.wire.workers import Slots, Worker, WorkerCpus, WorkerState
+from broker.wire.workers import OLDEST_PROTOCOL, Slots, Worker, WorkerCpus, WorkerState
 
 # At submit, "it will start in a moment" and "the machine is busy" are no news; these are.
 MOST_RUNNING_SHOWN = 100
@@ -138,6 +138,8 @@ def closed(worker: Row) -> WorkerState | None:
     """Why a worker that is there is given no new work."""
     if worker["duty"] != Duty.SERVING:
         return WorkerState(worker["duty"])
+    if worker["protocol"] < OLDEST_PROTOCOL:
+        return WorkerState.OUTDATED
     return None if worker["accepts"] else WorkerState.PAUSED
 
 

@@ -19,6 +19,12 @@ Short = Annotated[Text, StringConstraints(max_length=200)]
 Long = Annotated[Text, StringConstraints(max_length=2000)]
 
 
+PROTOCOL = 2
+"""What a worker of this version understands of a delivery. It grows when an older worker would not understand one."""
+OLDEST_PROTOCOL = 2
+"""The first whose workers may be given work."""
+
+
 class Registration(Frozen):
     """A worker process announces itself. `epoch` grows with each start of the same worker id."""
 
@@ -27,6 +33,9 @@ class Registration(Frozen):
     machine: Short = Field(description="Identity of the machine and boot: a cloned state directory shows.")
     host: Short
     version: Short
+    protocol: int = Field(
+        default=1, ge=1, description="Which deliveries it understands; the first release said nothing."
+    )
     slots: float = Field(gt=0, le=4096)
     tags: list[Name] = Field(default=[], max_length=256)
     platform: Short | None = None
@@ -241,6 +250,7 @@ class WorkerState(StrEnum):
     CORDONED = "cordoned"
     DRAINING = "draining"
     DRAINED = "drained"
+    OUTDATED = "outdated"  # of a version that does not understand what this broker delivers
     PAUSED = "paused"  # the worker itself takes nothing new: it is ending, or its disk is full
     LOST = "lost"
 

@@ -18,6 +18,7 @@ OF_STATE: Mapping[str, str] = {
     "draining": "yellow",
     "drained": "yellow",
     "paused": "yellow",
+    "outdated": "yellow",
     "failed": "red",
     "orphaned": "red",
     "scheduling_timeout": "red",

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from broker.wire.states import OnWorkerLost
 from broker.wire.workers import (
+    PROTOCOL,
     Ack,
     Delivery,
     Final,
@@ -132,7 +133,13 @@ class Host:
 
     def registration(self) -> Registration:
         return Registration(
-            name=self.name, epoch=self.epoch, machine=f"{self.id}:boot", host=self.id, version="0", slots=self.slots
+            name=self.name,
+            epoch=self.epoch,
+            machine=f"{self.id}:boot",
+            host=self.id,
+            version="0",
+            protocol=PROTOCOL,
+            slots=self.slots,
         )
 
     # What becomes of it.

@@ -22,6 +22,7 @@ from broker.wire.problems import ProblemCode, Refused
 from broker.wire.settings import BrokerSettings
 from broker.wire.states import JobState
 from broker.wire.workers import (
+    PROTOCOL,
     Ack,
     Delivery,
     Final,
@@ -98,7 +99,9 @@ class Sender:
         self.world, self.id = world, id_
         self.seq = self.seen = 0
         self.held: dict[tuple[int, int], Held] = {}
-        said = Registration(name=id_[0], epoch=1, machine=f"{id_}:boot", host=id_, version="0", slots=1)
+        said = Registration(
+            name=id_[0], epoch=1, machine=f"{id_}:boot", host=id_, version="0", protocol=PROTOCOL, slots=1
+        )
         world.call(registration.register(world.broker, OPERATOR, id_, said))
 
     def poll(self) -> Delivery:

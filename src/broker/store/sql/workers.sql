@@ -13,7 +13,7 @@ FROM workers WHERE id = :worker;
 
 -- name: online_workers
 -- The workers that are there.
-SELECT id, name, online, slots, tags, given_tags, duty, accepts, platform, gpus, resources FROM workers WHERE online = 1;
+SELECT id, name, online, protocol, slots, tags, given_tags, duty, accepts, platform, gpus, resources FROM workers WHERE online = 1;
 
 -- name: workers
 -- All workers, with what is reserved on each.
@@ -78,16 +78,16 @@ SELECT id FROM workers WHERE name = :name AND online = 1;
 -- name: register_worker
 -- A worker process announces itself: a new epoch, with nothing said in it yet.
 INSERT INTO workers (
-  id, name, online, epoch, machine, host, version, platform, slots, tags, resources, supervision, registered_at,
+  id, name, online, epoch, machine, host, version, protocol, platform, slots, tags, resources, supervision, registered_at,
   last_seen_at, lease_until
 )
 VALUES (
-  :id, :name, 1, :epoch, :machine, :host, :version, :platform, :slots, :tags, :resources, :supervision, :now, :now,
+  :id, :name, 1, :epoch, :machine, :host, :version, :protocol, :platform, :slots, :tags, :resources, :supervision, :now, :now,
   :lease_until
 )
 ON CONFLICT (id) DO UPDATE SET
   name = excluded.name, online = 1, epoch = excluded.epoch, machine = excluded.machine, host = excluded.host,
-  version = excluded.version, platform = excluded.platform, slots = excluded.slots, tags = excluded.tags,
+  version = excluded.version, protocol = excluded.protocol, platform = excluded.platform, slots = excluded.slots, tags = excluded.tags,
   resources = excluded.resources, supervision = excluded.supervision, last_seen_at = excluded.last_seen_at, lease_until = excluded.lease_until,
   seq = 0, seen = 0, recovered = 0, answers = 0, strangers = 0, accepts = 1
 WHERE workers.epoch < excluded.epoch;
