@@ -90,7 +90,9 @@ def _change(reason: Reason, shape: Shape, worker: str) -> str:
             return f"mend the devices of {worker}: job workers says what is wrong"
         case "closed":
             return (
-                f"job workers resume {worker}" if "paused" not in reason.message else f"wait for {worker}: it is paused"
+                f"wait for {worker}: it is paused"
+                if reason.message == f"{worker} is paused"
+                else f"job workers resume {worker}"
             )
         case "offline":
             return f"bring {worker} back: start its worker again"
