@@ -91,9 +91,10 @@ class Devices:
         memory = _Memory.of(device)
         uses = None if device["uses"] is None else [_process(use, memory, processes, trees) for use in device["uses"]]
         gone = self._gone(uuid, uses)
+        gone_mb = sum(use.mb or 0 for use in uses or () if use.pid in gone)
         uses = uses if uses is None else [use for use in uses if use.pid not in gone]
         unseen = memory.unseen_mb(uses)
-        held = self._is_held(uuid, unseen, memory, now_s, ours=bool(gone))
+        held = self._is_held(uuid, unseen, memory, now_s, gone_mb)
         health, why = _health(device, memory)
         if health is GpuHealth.OK and held:
             health = GpuHealth.MEMORY_HELD
@@ -124,10 +125,9 @@ class Devices:
         self._ours[uuid] = gone | {use.pid: use.job for use in uses if use.job is not None}
         return gone
 
-    def _is_held(self, uuid: str | None, unseen: int | None, memory: _Memory, now_s: float, *, ours: bool) -> bool:
+    def _is_held(self, uuid: str | None, unseen: int | None, memory: _Memory, now_s: float, gone_mb: int) -> bool:
         limit = HELD_MB if memory.driver is not None else HELD_WITHOUT_V2_MB
-        limit = HELD_OURS_MB if ours else limit
-        if uuid is None or unseen is None or unseen <= limit:
+        if uuid is None or ((unseen is None or unseen <= limit) and gone_mb < HELD_OURS_MB):
             self._held_since.pop(uuid or "", None)
             return False
         return now_s - self._held_since.setdefault(uuid, now_s) >= self.held_s
