@@ -5,6 +5,7 @@ from __future__ import annotations
 from worker.process.records import STDERR, STDOUT
 
 LINE = b"jobd-checkpoint-complete"
+_NEEDLE = b"jobd-checkpoint"  # its last letter stands once in it: a search for it is fast whatever is searched
 _STARTS = (b"\n" + LINE, b"\r" + LINE)  # a progress bar leaves a carriage return
 _ENDS = (b"\n", b"\r\n")
 _SEAM = len(LINE) + 2  # what of a chunk may be the beginning of one that ends in the next
@@ -21,7 +22,7 @@ class Sentinel:
         """At the first `count` bytes of `buffer`, which follow what came of this stream before."""
         before = self._before[stream]
         seam = before + bytes(buffer[: min(count, _SEAM)])
-        found = buffer.find(LINE, 0, count) >= 0 or LINE in seam
+        found = buffer.find(_NEEDLE, 0, count) >= 0 or _NEEDLE in seam
         self._before[stream] = (
             bytes(buffer[count - _SEAM : count]) if count >= _SEAM else (before + bytes(buffer[:count]))[-_SEAM:]
         )
