@@ -181,7 +181,9 @@ class Assignment:
         return self._shim if self.phase is Phase.RUNNING and self.final is None else None
 
     def measured(self, use: TreeUse | None) -> None:
-        """What its tree uses now."""
+        """What its tree uses now. At its end nothing more is written: its directory may be about to go."""
+        if self.final is not None:
+            return
         if use is not None:
             self._meter.saw_tree(use)
         if self._meter.moved() and self._shim is not None:
