@@ -6,7 +6,9 @@ When it ends, in whatever way, the shims go on; the next epoch finds them by the
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -14,16 +16,19 @@ import anyio
 import anyio.abc
 import structlog
 
+from broker.wire.machines import Gpu
 from broker.wire.workers import Delivery, Held, Registration, Stop, Verdict
 from worker import exchange, spool
 from worker.admission import Ground, has_room
 from worker.assignment import Assignment, Desk
 from worker.exchange import Exchange, MustEnd
 from worker.home import Home
+from worker.patience import OutOfPatience, within
 from worker.probe.devices import Tree
+from worker.probe.trees import TreeUse
 from worker.probe.watch import Watch
 from worker.process.failpoint import failpoint
-from worker.shims import Shims
+from worker.shims import Shim, Shims
 from worker.spool import Key, Spool
 
 log = structlog.get_logger("worker.agent")
@@ -32,6 +37,7 @@ LAST_WORD_S = 1.0
 RENEW_S = 1.0
 """How often shims hear that their worker lives, at least: no delivery waits longer for its first time."""
 MOST_NAMED = 20
+MEASURE_LIMIT_S = 10.0
 EXIT_OK = 0
 EXIT_MUST_END = 3
 
@@ -68,6 +74,7 @@ class Agent:
             self._exchange.facts = lambda: watch.facts
             watch.on_change = self._exchange.nudge
             watch.trees = self._trees
+            watch.on_look = self._devices_seen
         self._desk = Desk(
             home,
             setup.ground,
@@ -98,6 +105,7 @@ class Agent:
                     tasks.start_soon(self._renew_forever)
                     if self._watch is not None:
                         tasks.start_soon(self._watch.run)
+                        tasks.start_soon(self._measure_forever, self._watch.every_s)
                     await self._exchange.register()
                     failpoint("registered")
                     tasks.start_soon(self._spool.run)
@@ -148,6 +156,25 @@ class Agent:
 
     def _trees(self) -> list[Tree]:
         return [tree for assignment in self._held.values() if (tree := assignment.tree()) is not None]
+
+    def _devices_seen(self, gpus: Sequence[Gpu], longest_gap_s: float) -> None:
+        for assignment in self._held.values():
+            assignment.devices_seen(gpus, longest_gap_s)
+
+    async def _measure_forever(self, every_s: float) -> None:
+        """Look at the trees of all jobs, on a thread: there may be many, of many processes."""
+        while True:
+            await anyio.sleep(every_s)
+            shims = {key: shim for key, one in self._held.items() if (shim := one.measurable) is not None}
+            if not shims:
+                continue
+            try:
+                used = await within(MEASURE_LIMIT_S, partial(_used, shims))
+            except OutOfPatience:
+                continue
+            for key, use in used.items():
+                if key in self._held:
+                    self._held[key].measured(use)
 
     def _recover(self) -> None:
         found = self._shims.found()
@@ -215,6 +242,10 @@ class Agent:
     def _is_awaited(self, assignment: Assignment) -> bool:
         """What ends by itself, or will be stopped. One that must never run twice is not stopped for a worker's sake."""
         return self._on_term == "finish" or assignment.final is not None or not assignment.never_again
+
+
+def _used(shims: Mapping[Key, Shim]) -> dict[Key, TreeUse | None]:
+    return {key: shim.used() for key, shim in shims.items()}
 
 
 def _key(name: str) -> Key:

@@ -7,7 +7,8 @@ epoch begins again from the files with `resumed()`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
@@ -17,6 +18,7 @@ import anyio.to_thread
 import structlog
 
 from broker.wire.jobs import JobSpec
+from broker.wire.machines import Gpu
 from broker.wire.states import LimitCode, OnWorkerLost
 from broker.wire.workers import (
     Ack,
@@ -36,7 +38,9 @@ from worker.backoff import Backoff
 from worker.environment import Identity, Places, environment
 from worker.exchange import Exchange
 from worker.home import Home
+from worker.meter import Meter
 from worker.probe.devices import Tree
+from worker.probe.trees import TreeUse
 from worker.probe.watch import Watch
 from worker.process.clock import boot_s
 from worker.process.failpoint import failpoint
@@ -54,6 +58,8 @@ LATE_GO_S = 1.0
 
 
 _LONGEST_LEFT = 200  # characters of it in a list
+USAGE = "usage"
+"""The file in an assignment's directory that keeps what its meter has seen."""
 START_TOLD_S = 0.02
 """A start is told within this time: a job that has ended by then costs one report, not two."""
 
@@ -95,6 +101,7 @@ class Assignment:
         self.phase = Phase.PREPARING
         self.stopping: Stop | None = None
         self.kill_failed: str | None = None
+        self._checkpoints = 0  # how often the shim has noted one
         self.final: Final | None = None
         self.accepted = False  # the broker has the final report
         self.stale = False  # the broker wants none of it
@@ -106,6 +113,7 @@ class Assignment:
         self._shim: Shim | None = None
         self._terms = terms
         self._desk = desk
+        self._meter = Meter(f"{job}.{attempt}")
         self._news = asyncio.Event()
         self._log = log.bind(assignment=f"{job}.{attempt}")
 
@@ -115,6 +123,7 @@ class Assignment:
         terms = Terms(delivery.spec.on_worker_lost, registered.lease_s, registered.exclusive_lease_s)
         self = cls(desk, delivery.job, delivery.attempt, delivery.token, terms)
         self._delivery = delivery
+        self._meter.uuids = _uuids(delivery)
         return self
 
     @classmethod
@@ -127,6 +136,9 @@ class Assignment:
         )
         self = cls(desk, shim.job, shim.attempt, shim.token, terms)
         self._shim = shim
+        uuids = shim.spec.extra.get("gpus")
+        self._meter.uuids = [str(uuid) for uuid in uuids] if isinstance(uuids, list) else []
+        self._meter.load(shim.kept(USAGE) or "")
         self._released = True  # or may be: the shim has yet to be asked
         self.phase = Phase.RUNNING if shim.started() else Phase.PREPARING
         return self
@@ -144,6 +156,7 @@ class Assignment:
 
     def held(self) -> Held:
         stopping = self.stopping.id if self.stopping else None
+        tells = self._is_observed and self.final is None  # the end carries its own
         return Held(
             job=self.job,
             attempt=self.attempt,
@@ -151,8 +164,41 @@ class Assignment:
             phase=self.phase,
             stopping=stopping,
             final=self.final,
-            **({"kill_failed": self.kill_failed} if self.kill_failed is not None else {}),
+            kill_failed=self.kill_failed,
+            peak=self._meter.told if tells else None,
+            checkpoints=self._shim.checkpoints() if tells and self._checkpoints and self._shim is not None else None,
         )
+
+    @property
+    def _is_observed(self) -> bool:
+        """Whether the broker wants to know what it uses and says: an earlier one refuses the words."""
+        registered = self._desk.exchange.registered
+        return registered is not None and registered.observes
+
+    @property
+    def measurable(self) -> Shim | None:
+        """Its shim, while there are processes of it."""
+        return self._shim if self.phase is Phase.RUNNING and self.final is None else None
+
+    def measured(self, use: TreeUse | None) -> None:
+        """What its tree uses now. At its end nothing more is written: its directory may be about to go."""
+        if self.final is not None:
+            return
+        if use is not None:
+            self._meter.saw_tree(use)
+        if self._meter.moved() and self._shim is not None:
+            with contextlib.suppress(OSError):  # it is gone just now, or the disk is full: the next one tells more
+                self._shim.keep(USAGE, self._meter.dump())
+
+    def devices_seen(self, gpus: Sequence[Gpu], longest_gap_s: float) -> None:
+        """One look at the machine's devices. A limit on their idleness that is reached stops the job."""
+        shim = self.measurable
+        if shim is None:
+            return
+        self._meter.saw_devices(gpus, boot_s(), longest_gap_s)
+        limit_s = shim.spec.limits.get(LimitCode.GPU_IDLE_TIMEOUT)
+        if limit_s is not None and self._meter.idle_s() >= limit_s:
+            shim.limit(LimitCode.GPU_IDLE_TIMEOUT, self._meter.idle_s())
 
     def tree(self) -> Tree | None:
         """What its processes can be known by, while there are some."""
@@ -279,8 +325,7 @@ class Assignment:
         delivery = self._delivery
         try:
             places = self._places(admitted)
-            shares = (delivery.given and delivery.given.gpus) or ()
-            gpus = tuple(share.uuid for share in shares)
+            gpus = _uuids(delivery)
             who = Identity(self.job, self.attempt, delivery.restarts, delivery.array_index, gpus)
             return self._desk.shims.begin(
                 ShimSpec(
@@ -294,8 +339,13 @@ class Assignment:
                     linger_s=self._desk.linger_s,
                     log_cap=self._desk.log_cap,
                     limits=limits_of(delivery.spec),
+                    ram_gb=delivery.spec.ram_gb,
                     on_worker_lost=self._terms.policy,
-                    extra={"lease_s": self._terms.lease_s, "exclusive_lease_s": self._terms.exclusive_lease_s},
+                    extra={
+                        "lease_s": self._terms.lease_s,
+                        "exclusive_lease_s": self._terms.exclusive_lease_s,
+                        "gpus": [*gpus],
+                    },
                 )
             )
         except (LaunchError, OSError) as error:
@@ -398,6 +448,7 @@ class Assignment:
                 start = Start(kind="start", job=self.job, attempt=self.attempt, token=self.token, pid=started.pid)
                 self._desk.exchange.post(start, self.heard, within_s=START_TOLD_S)
             self._look_for_survivors(shim)
+            self._look_for_checkpoints(shim)
             await self._pause()
         return final
 
@@ -409,9 +460,23 @@ class Assignment:
             self._log.warning("the kill failed", processes=left)
             self._desk.exchange.nudge()
 
+    def _look_for_checkpoints(self, shim: Shim) -> None:
+        """A checkpoint that is safe is told at once: somebody may wait for it."""
+        found = shim.checkpoints()
+        if found is not None and found.count != self._checkpoints:
+            self._checkpoints = found.count
+            self._desk.exchange.nudge()
+
+    def _with_usage(self, final: Final) -> Final:
+        """What it used and said, all told, if anything ran, and for a broker that wants to know."""
+        if self._shim is None or not self._is_observed:
+            return final
+        return final.model_copy(update={"peak": self._meter.at_the_end(final), "checkpoints": self._shim.checkpoints()})
+
     async def _report(self, final: Final) -> None:
         """Say how it ended until the broker has taken it, and the output to its last byte."""
         failpoint("end_read")
+        final = self._with_usage(final)
         self.final, self.phase = final, Phase.ENDED
         finish = Finish(kind="finish", job=self.job, attempt=self.attempt, token=self.token, final=final)
         while not (self.accepted or self.stale):
@@ -462,6 +527,11 @@ class _Answer:
     def permits(self) -> bool:
         """`duplicate` is permission too, but not for what has ended."""
         return self.verdict.verdict in (VerdictWord.ACCEPTED, VerdictWord.DUPLICATE) and not self.verdict.ended
+
+
+def _uuids(delivery: Delivery) -> tuple[str, ...]:
+    """The devices that it was given."""
+    return tuple(share.uuid for share in (delivery.given and delivery.given.gpus) or ())
 
 
 def limits_of(spec: JobSpec) -> dict[LimitCode, float]:

@@ -2,25 +2,72 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
+from typing import NamedTuple
 
 from worker.process import cgroup
 
 _PROBE_LIMIT_S = 5.0
+_LARGE = 1 << 40
 
 
-def usable_groups(name: str) -> str | None:
+class Groups(NamedTuple):
+    """`path`: the directory that the groups of one worker lie in. `memory`: what their members have can be limited."""
+
+    path: str
+    memory: bool
+
+
+def usable_groups(name: str) -> Groups | None:
     """Where the groups of one worker can be made; None where they can't be, or do not kill.
 
-    Tried, not guessed: a process is put into a group there and killed by it.
+    Tried, not guessed: a process is put into a group there and killed by it. Memory can only be limited below a group
+    that has no processes of its own, so not below ours; but below the one above it, if that was delegated to us.
     """
+    found = None
+    for base in _bases():
+        groups = _tried(base, name)
+        if groups is not None and groups.memory:
+            return groups
+        found = found or groups
+    return found
+
+
+def _bases() -> list[str]:
     try:
-        parent = os.path.join(_own_group(), name)
-        return parent if _kills(os.path.join(parent, f"probe-{os.getpid()}")) else None
+        own = _own_group()
     except (OSError, LookupError):
+        return []
+    above = os.path.dirname(own)
+    return [own, above] if is_delegated(above) else [own]
+
+
+def is_delegated(group: str) -> bool:
+    """Whether whoever keeps the groups here has left all below this one to its user."""
+    try:
+        return os.getxattr(group, "user.delegate") == b"1"
+    except OSError:
+        return False
+
+
+def _tried(base: str, name: str) -> Groups | None:
+    parent = os.path.join(base, name)
+    probe = os.path.join(parent, f"probe-{os.getpid()}")
+    try:
+        memory = can_limit_memory(base, probe)
+        return Groups(parent, memory) if _kills(probe) else None
+    except OSError:
         return None
+
+
+def can_limit_memory(base: str, probe: str) -> bool:
+    """Whether a group two levels below `base` can be given a limit: tried on `probe`."""
+    with contextlib.suppress(OSError):
+        cgroup.put(base, "cgroup.subtree_control", b"+memory")
+    return cgroup.make(probe) and cgroup.limit_memory(probe, _LARGE)
 
 
 def _own_group() -> str:

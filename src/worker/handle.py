@@ -16,9 +16,11 @@ from typing import BinaryIO
 import anyio
 
 from broker.wire.states import LimitCode, OnWorkerLost
-from broker.wire.workers import Final, Outcome, Reached
+from broker.wire.workers import Checkpoints, Final, Outcome, Reached
 from worker.probe.devices import Tree
+from worker.probe.trees import TreeUse, look_at_tree
 from worker.process import records
+from worker.process.clock import boot_s
 from worker.process.failpoint import failpoint
 from worker.process.leftovers import kill_leftovers, leave_group
 from worker.process.records import ExitRecord, Identity, Json, SpecRecord
@@ -43,6 +45,7 @@ class ShimSpec:
     on_worker_lost: OnWorkerLost = OnWorkerLost.REQUEUE
     log_cap: int = records.DEFAULT_LOG_CAP  # bytes; of a larger output the log has both ends
     limits: Mapping[LimitCode, float] = field(default_factory=dict)  # seconds
+    ram_gb: float | None = None  # enforced where memory can be limited
     umask: int = 0o022
     extra: dict[str, Json] = field(default_factory=dict)
 
@@ -66,6 +69,7 @@ class ShimSpec:
             linger_s=self.linger_s,
             log_cap=self.log_cap,
             limits={code.value: limit_s for code, limit_s in self.limits.items()},
+            ram_gb=self.ram_gb,
             on_worker_lost=self.on_worker_lost.value,
             cookie=cookie,
             bell=bell,
@@ -153,6 +157,10 @@ class Shim:
             raise ValueError(f"not a stop's id: {stop_id!r}")
         return self._tell(f"stop {stop_id} {grace_s!r} {' '.join(why.split())[:_LONGEST_WHY]}")
 
+    def limit(self, code: LimitCode, seen_s: float) -> bool:
+        """A limit of its specification is reached that only we can see: stop its tree as for any other."""
+        return self._tell(f"limit {code.value} {seen_s!r}")
+
     def close(self) -> bool:
         """Never execute. Without effect if it was executed already."""
         return self._tell("close")
@@ -221,6 +229,29 @@ class Shim:
         """Processes that KILL does not end (pid:state), while it is tried on and on."""
         return self._text(records.STUCK)
 
+    def checkpoints(self) -> Checkpoints | None:
+        """How often its output said that a checkpoint is safe; None: never."""
+        text = self._text(records.CHECKPOINT) or ""
+        count, _, at = text.partition(" ")
+        if not text.endswith("\n"):  # being written
+            return None
+        return Checkpoints(count=int(count), age_s=max(0.0, boot_s() - float(at)))
+
+    def used(self) -> TreeUse | None:
+        """What its tree uses right now; None before the start, and where nothing can be told."""
+        record = records.read_start(str(self.directory))
+        return look_at_tree(record["shim"], self._record["cgroup"]) if record is not None else None
+
+    def keep(self, name: str, text: str) -> None:
+        """Something that the worker wants to find again after its own end. Raises OSError."""
+        draft = self.directory / f"{name}.tmp"
+        draft.write_text(text)
+        draft.rename(self.directory / name)
+
+    def kept(self, name: str) -> str | None:
+        """What `keep` kept."""
+        return self._text(name)
+
     def crash(self) -> str | None:
         """The traceback of a shim that failed."""
         return self._text(records.CRASH)
@@ -267,7 +298,9 @@ class Shim:
         if not self._may_have_run():
             if not leave_group(self._record["cgroup"]):
                 return None
-            return Final(outcome=Outcome.NEVER_EXECUTED, reason_code="closed", reason=self._crash_line())
+            crash = self._crash_line()
+            code = "closed" if crash is None else "shim_failed"
+            return Final(outcome=Outcome.NEVER_EXECUTED, reason_code=code, reason=crash)
         if not self._leftovers_gone():
             return None
         _complete_index(self.out, self.idx)
@@ -344,6 +377,7 @@ def _spec_of(record: SpecRecord) -> ShimSpec:
         grace_s=record["grace_s"],
         linger_s=record["linger_s"],
         log_cap=record.get("log_cap", records.DEFAULT_LOG_CAP),
+        ram_gb=record.get("ram_gb"),
         limits={LimitCode(code): limit_s for code, limit_s in record.get("limits", {}).items()},
         on_worker_lost=OnWorkerLost(record["on_worker_lost"]),
         umask=record["umask"],

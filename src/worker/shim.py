@@ -43,6 +43,9 @@ _DISK_PAUSE_S = 1.0
 _LONGEST_SLEEP_S = 3600.0
 _CHUNKS_AFTER_THE_END = 64  # a foreign process may hold our pipe and write for ever
 _LONGEST_REASON = 1500
+_CHECKPOINT_EVERY_S = 2.0  # what a program says more often is told together
+_GIB = 1 << 30
+RAM_MARGIN = 64 << 20  # what is allowed beyond ram_gb: page tables, sockets, and the last megabyte of an honest job
 _HIGHEST_FD = 65536
 
 
@@ -114,6 +117,8 @@ class Shim:
         self._pipes: dict[int, int] = {}
         self._news = False
         self._next_bell_at = -math.inf
+        self._checkpoints = 0  # as they were noted last
+        self._next_note_at = -math.inf
         self._released_at = self._ended_at = 0.0
         self._status: int | None = None  # of the main process, once it was reaped
         self._used = Used()
@@ -142,6 +147,7 @@ class Shim:
                 self._take(pipe)
             self._judge(boot_s())
             self._ring_news(boot_s())
+            self._note_checkpoints(boot_s())
 
     def _before_exec(self) -> bool:
         return self._phase in (Phase.LAUNCHING, Phase.READY, Phase.RELEASED) and not self._ending
@@ -166,6 +172,9 @@ class Shim:
             case "stop":
                 stop_id, grace_s, *_ = rest.split(" ")
                 self._ask(Stop("stopped", stop_id), float(grace_s))
+            case "limit":
+                code, seen_s, *_ = rest.split(" ")
+                self._limit(code, float(seen_s))
             case "close":
                 self._close()
             case _:
@@ -213,11 +222,23 @@ class Shim:
             self._deliver()
         self.ring()
 
+    def _limit(self, code: str, seen_s: float) -> None:
+        """A limit that only the worker can see is reached. It counts while the process runs, and only if it was set."""
+        limit_s = self._spec.get("limits", {}).get(code)
+        if limit_s is None or not seen_s >= limit_s or self._phase is not Phase.RUNNING or self._stopping():
+            return
+        if self._status is None:
+            self._ask(
+                Stop("limit", limit=ReachedRecord(code=code, limit_s=limit_s, seen_s=seen_s)), self._spec["grace_s"]
+            )
+
     # Start
 
     def _launch(self) -> None:
         spec = self._spec
         group = spec["cgroup"] if spec["cgroup"] and cgroup.make(spec["cgroup"]) else None
+        if group is not None and (ram_gb := spec.get("ram_gb")):
+            cgroup.limit_memory(group, int(ram_gb * _GIB) + RAM_MARGIN)
         env = {**spec["env"], "JOBD_JOB_COOKIE": spec["cookie"]}
         program = Program(
             argv=[_bytes(argument) for argument in spec["argv"]],
@@ -467,7 +488,19 @@ class Shim:
         record = self._record(stop.outcome if stop else "exited", stop=stop.id if stop else None)
         if stop is not None:
             record["limit"] = stop.limit or self._too_long
+        elif record["exit_code"] != 0 and (why := self._out_of_memory()) is not None:
+            record["reason_code"], record["reason"] = "out_of_memory", why
+        self._note_checkpoints(math.inf)
         self._conclude(record)
+
+    def _out_of_memory(self) -> str | None:
+        """Only the kernel's own word counts: a process may be killed by anybody."""
+        group, ram_gb = self._spec["cgroup"], self._spec.get("ram_gb")
+        if group is None or not ram_gb or not cgroup.oom_kills(group):
+            return None
+        peak = cgroup.memory_peak(group)
+        had = f"; it had {peak / _GIB:.2f} GiB" if peak is not None else ""
+        return f"out of memory: the kernel killed it at its limit, with ram_gb={ram_gb:g}{had}"
 
     def _conclude(self, record: ExitRecord | None) -> None:
         """The last act. A disk that does not take the record is asked again for as long as it needs."""
@@ -501,8 +534,13 @@ class Shim:
             dropped=0,
             duration_s=max(0.0, self._ended_at - self._released_at) if code is not None else None,
             max_rss_mb=_mebibytes(self._used.max_rss) if code is not None else None,
-            cpu_s=self._used.cpu_s if code is not None else None,
+            cpu_s=self._cpu_s() if code is not None else None,
         )
+
+    def _cpu_s(self) -> float:
+        """Of all that we or their own parents waited for; of all others too where there is a cgroup."""
+        group = self._spec["cgroup"]
+        return max(self._used.cpu_s, (cgroup.cpu_s(group) if group is not None else None) or 0.0)
 
     # Output and the bell
 
@@ -531,6 +569,15 @@ class Shim:
             self._capture.flush()
             self.ring()
 
+    def _note_checkpoints(self, now: float) -> None:
+        """What the output says of them, for the worker: the first at once, then not more often than it is worth."""
+        if self._capture is None or self._capture.sentinel.count == self._checkpoints or now < self._next_note_at:
+            return
+        self._checkpoints = self._capture.sentinel.count
+        self._next_note_at = now + _CHECKPOINT_EVERY_S
+        _note(records.CHECKPOINT, f"{self._checkpoints} {boot_s()!r}\n")
+        self.ring()
+
     def ring(self) -> None:
         """Files are the truth; nobody there, or a bell that rings already, is no loss."""
         with contextlib.suppress(OSError):
@@ -557,6 +604,8 @@ class Shim:
             deadlines.append(self._kill_at)
         if self._news:
             deadlines.append(self._next_bell_at)
+        if self._capture is not None and self._capture.sentinel.count != self._checkpoints:
+            deadlines.append(self._next_note_at)
         if self._ending:
             deadlines.append(self._kill.next_at if self._kill else -math.inf)
         return max(0.0, min(deadlines) - boot_s()) * 1000 + 0.5

@@ -20,7 +20,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 
-from worker.groups import usable_groups
+from worker.groups import Groups, usable_groups
 from worker.handle import Shim, ShimSpec, Started
 from worker.nursery import Nursery
 from worker.process import records
@@ -62,7 +62,7 @@ class Shims:
         self._nursery = Nursery(self._state, code, environ or {})
         self._cgroups = cgroups
         self._bell = _Bell(self._state / "bell")
-        self._groups: str | None = None
+        self._groups: Groups | None = None
 
     def start(self) -> None:
         """Get everything ready. Blocks (a tenth of a second); called before the worker has threads."""
@@ -75,10 +75,11 @@ class Shims:
 
     @property
     def supervision(self) -> list[str]:
-        """How whole trees are killed here: tried at the start, not guessed."""
+        """How whole trees are killed here, and whether their memory is limited: tried at the start, not guessed."""
         if not LINUX:
             return ["process_group"]
-        return ["subreaper", "cgroup_kill"] if self._groups else ["subreaper"]
+        memory = ["cgroup_memory"] if self._groups and self._groups.memory else []
+        return ["subreaper", *(["cgroup_kill"] if self._groups else []), *memory]
 
     @property
     def zygote(self) -> int | None:
@@ -185,7 +186,7 @@ class Shims:
             os.close(lock)
 
     def _record(self, spec: ShimSpec) -> SpecRecord:
-        cgroup = os.path.join(self._groups, spec.name) if self._groups else None
+        cgroup = os.path.join(self._groups.path, spec.name) if self._groups else None
         return spec.record(cookie=uuid.uuid4().hex, bell=str(self._bell.path), cgroup=cgroup)
 
     async def _listening(self, shim: Shim) -> None:

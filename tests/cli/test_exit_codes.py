@@ -28,6 +28,7 @@ from jobd_mcp.cli.waiting import BAD_ENDS
         ({"state": "failed", "exit_code": 0, "reason": {"code": "max_wall", "message": "ran"}}, 124),
         ({"state": "failed", "reason": {"code": "idle_timeout", "message": "silent"}}, 124),
         ({"state": "failed", "exit_code": 1, "reason": {"code": "first_output_timeout", "message": "silent"}}, 124),
+        ({"state": "failed", "exit_code": 0, "reason": {"code": "gpu_idle_timeout", "message": "idle"}}, 124),
     ],
 )
 def test_a_job_exits_with_its_own_code_where_it_has_one(job: dict[str, object], code: int) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from broker.client import BrokerClient
-from broker.wire.jobs import CancelRequest
+from broker.wire.events import EventType
+from broker.wire.jobs import CancelRequest, Peak
+from broker.wire.machines import GpuHealth
 from broker.wire.states import JobState
 from support.fleet import Fleet, ended, output_of, submit
 from support.gpu_scenarios import H100, RTX, A, B
@@ -158,6 +160,112 @@ async def test_a_card_that_is_lost_takes_nothing_new_and_its_job_goes_on(
         said = (await client.job_get(two)).waiting
         assert said is not None and said.code == "gpus_unusable"
         assert await states(client, [running, two]) == [R, Q]
+        [warning] = (await client.job_get(running)).warnings or []
+        assert A in warning and "is lost" in warning
+        [event] = (await client.job_events(type=EventType.WORKER_GPUS_CHANGED)).events
+        [change] = (event.data or {})["changed"]
+        assert (change["uuid"], change["now"], change["jobs"]) == (A, "lost", [f"{running}.1"])
+        hardware.is_now(f"{RTX}\n{H100}")
+        await eventually(lambda: no_warning(client, running), within_s=30)
+
+
+async def no_warning(client: BrokerClient, job: int) -> bool:
+    return (await client.job_get(job)).warnings is None
+
+
+@pytest.mark.guarantee("G33")
+@pytest.mark.trial("B48")
+async def test_memory_that_stays_when_its_job_is_gone_keeps_the_card_from_others_until_it_is_free(
+    fleet: Fleet, hardware: Hardware, short_dir: Path
+) -> None:
+    hardware.is_now(f"{RTX}\n{H100}")
+    await fleet.start_broker()
+    async with fleet.client() as client:
+        await ready(fleet, client, 2)
+        job = await holding(client, short_dir, vram_gb=6)
+        await are(client, [job], R)
+        assert (await client.job_get(job)).gpus == [A]
+        await eventually((short_dir / str(job)).exists, within_s=30)
+        left = uses(short_dir, job, 5)
+        hardware.is_now(f"{RTX}\n{H100}\n{left}")
+
+        async def attributed() -> bool:
+            [worker] = (await client.worker_list()).workers
+            assert worker.gpus is not None and worker.gpus[0].vram_gb is not None
+            return worker.gpus[0].jobs == [f"{job}.1"] and (worker.gpus[0].vram_gb.free or 99) < 19
+
+        await eventually(attributed, within_s=30)
+        await client.job_cancel(CancelRequest(job=[job]))  # and the driver goes on naming its process
+        await are(client, [job], JobState.CANCELLED)
+
+        async def held() -> bool:
+            [worker] = (await client.worker_list()).workers
+            assert worker.gpus is not None
+            return worker.gpus[0].health is GpuHealth.MEMORY_HELD
+
+        await eventually(held, within_s=30)
+        [worker] = (await client.worker_list()).workers
+        assert worker.gpus is not None and worker.gpus[0].held is not None
+        assert worker.gpus[0].held.gb == 5.0 and worker.gpus[0].held.since is not None
+        assert f"{job}.1 had it and is gone" in (worker.gpus[0].why or "")
+        other = await ended(client, await submit(client, "exit 0", vram_gb=2))
+        assert (other.state, other.gpus) == (JobState.COMPLETED, [B])
+        both = await submit(client, "exit 0", gpus=2)
+        assert (await client.job_get(both)).state is Q
+
+        hardware.is_now(f"{RTX}\n{H100}")
+        assert (await ended(client, both)).state is JobState.COMPLETED
+        events = (await client.job_events(type=EventType.WORKER_GPUS_CHANGED)).events
+        assert [(event.data or {})["changed"][0]["now"] for event in events] == ["memory_held", "ok"]
+
+
+@pytest.mark.guarantee("G33")
+async def test_a_job_whose_card_stands_idle_is_stopped_and_one_whose_use_is_not_told_is_not(
+    fleet: Fleet, hardware: Hardware, short_dir: Path
+) -> None:
+    hardware.is_now(f"{RTX}\nfail DeviceGetUtilizationRates 3 0")
+    await fleet.start_broker()
+    async with fleet.client() as client:
+        await ready(fleet, client, 1)
+        untold = await submit(client, "sleep 3", gpus=1, gpu_idle_timeout_s=0.5)
+        assert (await ended(client, untold)).state is JobState.COMPLETED
+
+        hardware.is_now(f"{RTX}\nutilisation 0 70")
+        busy = await submit(client, "sleep 3", gpus=1, gpu_idle_timeout_s=0.5)
+        assert (await ended(client, busy)).state is JobState.COMPLETED
+
+        hardware.is_now(RTX)
+        trap = "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done"
+        idle = await ended(client, await submit(client, trap, gpus=1, gpu_idle_timeout_s=0.5))
+        assert (idle.state, idle.exit_code) == (JobState.FAILED, 0)
+        assert idle.reason is not None and idle.reason.code == "gpu_idle_timeout"
+        assert idle.reason.limit_s == 0.5 and (idle.reason.seen_s or 0) >= 0.5
+
+
+async def test_what_a_job_used_is_kept_for_each_delivery(fleet: Fleet, hardware: Hardware, short_dir: Path) -> None:
+    hardware.is_now(f"{RTX}\nutilisation 0 50")
+    await fleet.start_broker()
+    async with fleet.client() as client:
+        await ready(fleet, client, 1)
+        job = await holding(client, short_dir, vram_gb=6)
+        await eventually((short_dir / str(job)).exists, within_s=30)
+        hardware.is_now(f"{RTX}\nutilisation 0 50\n{uses(short_dir, job, 4)}")
+
+        async def peak() -> Peak | None:
+            [delivery] = (await client.job_get(job, detail="full")).assignments or []
+            found = delivery.peak
+            return found if found is not None and found.vram_mb == 4096 and found.rss_mb else None
+
+        while_it_runs = await eventually(peak, within_s=30)
+        assert while_it_runs.gpu == 50
+        fleet.kill_worker("w1")
+        hardware.is_now(f"{RTX}\nutilisation 0 50")
+        await ready(fleet, client, 1)
+        await client.job_cancel(CancelRequest(job=[job]))
+        await ended(client, job)
+        at_the_end = await peak()
+        assert at_the_end is not None and at_the_end.cpu_s is not None
+        assert (at_the_end.rss_mb or 0) >= (while_it_runs.rss_mb or 0)
 
 
 async def test_a_killed_worker_finds_its_jobs_devices_reserved_still(

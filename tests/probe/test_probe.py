@@ -325,6 +325,29 @@ def test_memory_is_held_only_after_it_was_so_for_a_while() -> None:
     assert health(8192, 27) is GpuHealth.MEMORY_HELD
 
 
+@pytest.mark.trial("B48")
+def test_memory_of_a_process_of_ours_that_is_gone_is_held_though_the_driver_names_it_still() -> None:
+    devices_ = Devices(held_s=10)
+    ours = snapshot_with(1600, [(7, 600), (8, 1000)])
+    ours["processes"] = {
+        "7": {"user": "u", "name": "a", "groups": ["/x/jobd-1/42.1"], "line": []},
+        "8": {"user": "u", "name": "b", "groups": ["/"], "line": []},
+    }
+    tree = Tree("42.1", frozenset(), "/jobd-1/42.1")
+    devices_.found(ours, (tree,), 0)
+
+    gone = snapshot_with(1600, [(7, 600), (8, 1000)])
+    gone["processes"] = {"8": ours["processes"]["8"]}
+    found = [devices_.found(gone, (), at).gpus[0] for at in (1, 10, 11, 12)]
+    assert [gpu.health for gpu in found] == [GpuHealth.OK, GpuHealth.OK, GpuHealth.MEMORY_HELD, GpuHealth.MEMORY_HELD]
+    assert [gpu.unseen_mb for gpu in found] == [600] * 4
+    assert [process.pid for process in found[-1].processes or ()] == [8]
+    assert "42.1 had it and is gone" in (found[-1].why or "")
+    assert devices_.found(snapshot_with(1000, [(8, 1000)]), (), 13).gpus[0].health is GpuHealth.OK
+    again = Devices(held_s=10)  # one that never saw it does not know whose it was: another container's, perhaps
+    assert [again.found(gone, (), at).gpus[0].health for at in (1, 20)] == [GpuHealth.OK] * 2
+
+
 def test_a_process_is_ours_by_its_cgroup_or_by_a_parent_that_is_the_very_same() -> None:
     snapshot = snapshot_with(3000, [(10, 1000), (11, 1000), (12, 1000)])
     line = [{"pid": 10, "start": 5}, {"pid": 4, "start": 3}]

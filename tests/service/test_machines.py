@@ -162,6 +162,30 @@ async def test_a_change_of_devices_is_told_once_and_numbers_are_not(bench) -> No
     ]
 
 
+@pytest.mark.guarantee("G33")
+async def test_a_card_whose_memory_is_held_is_shown_with_how_much_and_since_when_and_given_to_nobody(bench) -> None:
+    worker = await bench.registered("w1")
+    await worker.report(facts=facts(1, gpu(A)))
+    bench.clock.pass_s(10)
+    held_at = bench.clock.wall
+    for number in (2, 3):
+        await worker.report(facts=facts(number, gpu(A, GpuHealth.MEMORY_HELD, why="7 GiB", unseen_mb=7168)))
+        bench.clock.pass_s(10)
+    job = await bench.submit(vram_gb=1)
+    assert (await worker.poll()).deliveries == []
+    [device] = (await shown(bench)).gpus or []
+    assert device.held is not None
+    assert (device.held.gb, int(device.held.since.timestamp() * 1000)) == (7.0, held_at)
+    await worker.report(facts=facts(4, gpu(A)))
+    [device] = (await shown(bench)).gpus or []
+    assert device.held is None
+    assert [one.job for one in (await worker.poll()).deliveries] == [job]
+    changed = [
+        change["now"] for told_ in await told(bench, EventType.WORKER_GPUS_CHANGED) for change in told_["changed"]
+    ]
+    assert changed == ["memory_held", "ok"]
+
+
 async def test_a_restarted_worker_has_its_devices_before_it_has_looked(bench) -> None:
     first, second = await bench.registered("w1"), await bench.registered("w2")
     await first.report(facts=facts(5, gpu(A)))

@@ -62,6 +62,7 @@ async def test_every_field_of_a_specification_arrives(connect) -> None:
         "labels": {"k": "true"}, "priority": 7, "cpus": 1.5, "needs": ["big"], "worker": "w",
         "on_worker_lost": "orphan", "checkpoint_grace_s": 3.0, "dependency_policy": "any_exit",
         "max_wall_s": 60.0, "idle_timeout_s": "none", "first_output_timeout_s": 2.5, "scheduling_timeout_s": 3600.0,
+        "gpu_idle_timeout_s": 900.0,
         "preemptible": True, "on_preempt": "requeue", "gpus": 2, "vram_gb": 1.5, "ram_gb": 2.0,
         "resources": {"license": 1}, "os": "linux", "arch": "arm64",
     }  # fmt: skip

@@ -166,6 +166,8 @@ def _of_limit(reached: Reached) -> Told:
             text = f"printed nothing for {seen}, with {limit}"
         case LimitCode.FIRST_OUTPUT_TIMEOUT:
             text = f"had printed nothing after {seen}, with {limit}"
+        case LimitCode.GPU_IDLE_TIMEOUT:
+            text = f"did not use its GPUs for {seen}, with {limit}"
         case _:
             assert_never(reached.code)
     return Told(reached.code.value, text, reached)

@@ -92,7 +92,9 @@ def _change(reason: Reason, shape: Shape, worker: str) -> str:
             return f"install this broker's version on {worker}, and start its worker again"
         case "closed":
             return (
-                f"job workers resume {worker}" if "paused" not in reason.message else f"wait for {worker}: it is paused"
+                f"wait for {worker}: it is paused"
+                if reason.message == f"{worker} is paused"
+                else f"job workers resume {worker}"
             )
         case "offline":
             return f"bring {worker} back: start its worker again"

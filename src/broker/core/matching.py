@@ -70,6 +70,8 @@ class Machine:
     tags: frozenset[str]
     closed: WorkerState | None = None
     """Why it is given no new work, though it is there."""
+    closed_why: str | None = None
+    """And what for, where the broker decided it by itself."""
     platform: str | None = None
     gpus: int = 0
     """How many devices it shows: without any, its host is not looked at."""
@@ -130,13 +132,17 @@ def reasons(shape: Shape, machine: Machine) -> list[Reason]:
     if not machine.online:
         found.append(Reason(code="offline", message=f"{machine.name} is not online"))
     elif machine.closed is not None:
-        found.append(Reason(code="closed", message=f"{machine.name} is {machine.closed}"))
+        found.append(Reason(code="closed", message=f"{machine.name} is {_closed(machine)}"))
     if machine.free < shape.cpus <= machine.slots:
         message = f"needs {shape.cpus:g} cpus, {machine.name} has {max(0.0, machine.free):g} free"
         found.append(Reason(code="busy", message=message, need=shape.cpus, have=max(0.0, machine.free)))
     if shape.demand and machine.host is not None:
         found += short(_to_ask(shape, machine), machine.host)
     return found
+
+
+def _closed(machine: Machine) -> str:
+    return f"{machine.closed}: {machine.closed_why}" if machine.closed_why else f"{machine.closed}"
 
 
 def waiting(shape: Shape, machines: Sequence[Machine], refused: Sequence[tuple[str, Reason]]) -> Reason:
@@ -153,7 +159,9 @@ def waiting(shape: Shape, machines: Sequence[Machine], refused: Sequence[tuple[s
     serving = [m for m in online if m.closed is None]
     if not serving:
         code = "workers_paused" if all(m.closed is WorkerState.PAUSED for m in online) else "workers_cordoned"
-        return Reason(code=code, message=f"no new work for: {', '.join(f'{m.name} ({m.closed})' for m in online[:5])}")
+        return Reason(
+            code=code, message=f"no new work for: {', '.join(f'{m.name} ({_closed(m)})' for m in online[:5])}"
+        )
     online = serving
     saying_no = dict(refused)
     if all(m.name in saying_no or "*" in saying_no for m in online):

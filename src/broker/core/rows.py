@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from broker.wire.jobs import Peak
 from broker.wire.machines import Given
 from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost
 from broker.wire.workers import Reached
@@ -101,3 +102,5 @@ class AssignmentRow(NamedTuple):
     final_index_size: int | None
     dropped: int
     given: Given | None = None  # besides cpus, and free with them
+    peak: Peak | None = None  # what it has used
+    checkpoints: int = 0  # how often it said that one is safe

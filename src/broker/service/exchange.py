@@ -19,8 +19,9 @@ from broker.core.fence import Standing, standing
 from broker.core.matching import Machine
 from broker.core.rows import AssignmentRow, JobRow, StopKind
 from broker.core.states import LIVE, Cause, Facts, Illegal, Said
+from broker.core.usage import largest
 from broker.failpoint import failpoint
-from broker.service import dispatch, machines, unreadable, views
+from broker.service import dispatch, launches, machines, unreadable, views
 from broker.service.context import Broker, Caller
 from broker.service.registration import admit_name, known_worker, speaks_for
 from broker.service.rows import assignment_row, job_row, read_job
@@ -30,9 +31,11 @@ from broker.service.wake import JobChanged, Parked, RoomFree
 from broker.service.workers import settle_drain
 from broker.store.contract import Tx
 from broker.wire.events import EventType
+from broker.wire.jobs import Peak
 from broker.wire.states import AssignmentState, Duty, OnWorkerLost
 from broker.wire.workers import (
     Ack,
+    Checkpoints,
     Delivery,
     Exchange,
     Final,
@@ -57,6 +60,7 @@ log = structlog.get_logger("broker.exchange")
 PLACE_CODES = ("cwd_", "venv_", "conda_")
 # And of these for what the job asks for: they end when the worker's devices or memory are not as they were.
 SHAPE_CODES = ("gpu_", "ram_")
+_LONGEST_AGE_S = 366 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,12 +335,14 @@ class _Exchange:
             return _otherwise(entry.standing)
         if entry.assignment.state is AssignmentState.PENDING and executed(final):
             return VerdictWord.STALE_ASSIGNMENT  # nothing may be executed before its ack was accepted
+        entry = self._observe(entry, final.peak, final.checkpoints)
         if entry.assignment.state is AssignmentState.ACKED and implies_start(final):
             entry = self._apply_start(entry)
         cause = final_cause(entry.job, entry.assignment, final, self.broker.settings.max_losses)
         if cause is None:
             self._close_lost(entry, final)
             return VerdictWord.ACCEPTED
+        launches.failed(self.tx, self.broker, self.worker, entry.job, final)
         told = told_of_end(entry.job, entry.assignment, final, cause)
         facts = self._facts(
             exit_code=final.exit_code,
@@ -391,6 +397,8 @@ class _Exchange:
             return self._verdict("held", held.job, held.attempt, VerdictWord.STALE_ASSIGNMENT)
         if held.kill_failed != entry.assignment.kill_failed:
             entry = self._note_kill_failed(entry, held.kill_failed)
+        if entry.standing is Standing.LIVE:
+            entry = self._observe(entry, held.peak, held.checkpoints)
         if held.phase is Phase.ENDED:
             self.news = True
             word = self._finish(entry, held.final) if held.final is not None else _otherwise(entry.standing)
@@ -442,6 +450,21 @@ class _Exchange:
             watched = Said(EventType.WATCHDOG_FIRED, {"what": "kill_failed", "processes": left})
             say(self.tx, watched, job=entry.job, assignment=noted)
         self.tx.tell(JobChanged(entry.job.id))
+        return _Entry(entry.job, noted, entry.standing)
+
+    def _observe(self, entry: _Entry, peak: Peak | None, checkpoints: Checkpoints | None) -> _Entry:
+        """What it has used, and whether it is safe to stop it: written only where that is news."""
+        row = entry.assignment
+        noted = row._replace(peak=largest(row.peak, peak))
+        if noted.peak is not None and noted.peak != row.peak:
+            self.tx.run("note_peak", id=row.id, peak=noted.peak.model_dump_json(exclude_none=True))
+        if checkpoints is not None and checkpoints.count > row.checkpoints:
+            noted = noted._replace(checkpoints=checkpoints.count)
+            said_at = self.tx.now_ms - int(min(checkpoints.age_s, _LONGEST_AGE_S) * 1000)
+            self.tx.run("note_checkpoint", id=row.id, checkpoints=checkpoints.count, checkpoint_at=said_at)
+            safe = Said(EventType.CHECKPOINT_COMPLETE, {"count": checkpoints.count})
+            say(self.tx, safe, job=entry.job, assignment=noted)
+        self._rows.keep(entry.job, noted)
         return _Entry(entry.job, noted, entry.standing)
 
     def _renew(self, entries: list[_Entry]) -> None:
@@ -499,6 +522,7 @@ class _Exchange:
         self._is_back = True
 
     def _apply_start(self, entry: _Entry) -> _Entry:
+        launches.succeeded(self.tx, self.worker)
         return self._apply(entry, Cause.START, self._facts(wall_until=self._wall_until(entry.job)))
 
     def _wall_until(self, job: JobRow) -> int | None:

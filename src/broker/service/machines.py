@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import replace
 from functools import lru_cache
 
 from broker.core.devices import Offer, carried, changes, owners
 from broker.core.placement import Device, Held, Host
 from broker.service import unreadable
-from broker.service.rows import given
+from broker.service.rows import at, given
 from broker.service.transition import event
 from broker.service.wake import ListVoid, RoomFree
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType
-from broker.wire.machines import Facts, ForeignProcess, GpuHealth, GpuState, Vram, WorkerGpu
+from broker.wire.machines import Facts, ForeignProcess, GpuHealth, GpuState, HeldMemory, Vram, WorkerGpu
 
 MOST_CHANGES_TOLD = 32
 MOST_PROCESSES_SHOWN = 16
@@ -37,11 +38,18 @@ def keep(tx: Tx, worker: Row, said: Facts) -> None:
         number=facts.number,
         now=tx.now_ms,
         json=facts.model_dump_json(exclude_none=True),
+        held=json.dumps(_held_since(facts, json.loads(row["held"]) if row is not None else {}, tx.now_ms)),
     )
     if facts.gpu_state is not GpuState.UNKNOWN:
         _offer(tx, worker, facts)
     if known is not None and said.gpus == facts.gpus:
         _tell(tx, worker, known, facts)
+
+
+def _held_since(facts: Facts, before: dict[str, int], now_ms: int) -> dict[str, int]:
+    """Device → since when its memory is held by nobody; those of which that is not said have none."""
+    held = [gpu.uuid for gpu in facts.gpus if gpu.uuid is not None and gpu.health is GpuHealth.MEMORY_HELD]
+    return {uuid: before.get(uuid, now_ms) for uuid in held}
 
 
 def _tell_dispatch(tx: Tx, worker: Row, known: Facts | None, now: Facts) -> None:
@@ -101,11 +109,36 @@ def _tell(tx: Tx, worker: Row, before: Facts, after: Facts) -> None:
         return
     found = changes(before, after)
     if found:
+        jobs = _jobs_on_devices(tx)
         told = [
             {"uuid": change.uuid, "was": change.was or "absent", "now": change.now or "absent", "why": change.why or ""}
+            | ({"jobs": jobs[change.uuid]} if change.uuid in jobs else {})
             for change in found[:MOST_CHANGES_TOLD]
         ]
         event(tx, EventType.WORKER_GPUS_CHANGED, worker=worker["name"], data={"changed": told})
+
+
+def _jobs_on_devices(tx: Tx) -> dict[str, list[str]]:
+    """Device → the assignments that were given it."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for _, held in _held(tx):
+        for share in held.given.gpus or ():
+            found[share.uuid].append(held.assignment)
+    return found
+
+
+def troubles(tx: Tx, worker: str, uuids: Collection[str]) -> list[str]:
+    """What is wrong with these devices of a worker, a sentence for each, as its worker said last."""
+    row = tx.one("facts_of_worker", worker=worker)
+    known = {gpu.uuid: gpu for gpu in (_facts(row["json"]).gpus if row is not None else ())}
+    found = []
+    for uuid in uuids:
+        gpu = known.get(uuid)
+        if gpu is None:
+            found.append(f"its device {uuid} is not there any more")
+        elif gpu.health is not GpuHealth.OK:
+            found.append(f"its device {uuid} is {gpu.health}: {gpu.why or 'it does not say why'}")
+    return found
 
 
 @lru_cache(maxsize=512)
@@ -136,7 +169,9 @@ class Shown:
     """The machines of one answer, read once."""
 
     def __init__(self, tx: Tx) -> None:
-        self._json = {row["worker"]: _facts(row["json"]) for row in tx.all("all_facts")}
+        rows = tx.all("all_facts")
+        self._json = {row["worker"]: _facts(row["json"]) for row in rows}
+        self._held_since: dict[str, dict[str, int]] = {row["worker"]: json.loads(row["held"]) for row in rows}
         self._held = _held(tx)
         self._ignored: defaultdict[str, dict[str, str]] = defaultdict(dict)
         for row in tx.all("ignored_offers"):
@@ -150,13 +185,15 @@ class Shown:
 
     def gpus(self, worker: Row) -> list[WorkerGpu] | None:
         ignored, online = self._ignored[worker["id"]], bool(worker["online"])
+        since = self._held_since.get(worker["id"], {})
         shown = [
-            _gpu(device, ignored.get(device.gpu.uuid or ""), online=online) for device in self.host(worker).devices
+            _gpu(device, ignored.get(device.gpu.uuid or ""), since.get(device.gpu.uuid or ""), online=online)
+            for device in self.host(worker).devices
         ]
         return shown or None
 
 
-def _gpu(device: Device, owner: str | None, *, online: bool) -> WorkerGpu:
+def _gpu(device: Device, owner: str | None, held_since: int | None, *, online: bool) -> WorkerGpu:
     gpu = device.gpu
     processes = gpu.processes or []
     foreign = [process for process in processes if process.job is None and process.seen]
@@ -181,6 +218,7 @@ def _gpu(device: Device, owner: str | None, *, online: bool) -> WorkerGpu:
         utilisation=gpu.utilisation,
         health=gpu.health if online else GpuHealth.UNKNOWN,
         why=gpu.why if online else None,
+        held=HeldMemory(gb=_gib(gpu.unseen_mb), since=at(held_since)) if held_since is not None and online else None,
         jobs=sorted(device.shares.keys() | {process.job for process in processes if process.job is not None}) or None,
         foreign=[
             ForeignProcess(pid=process.pid, user=process.user, name=process.name, gb=_gib(process.mb))

@@ -73,6 +73,7 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
         heartbeat_s=broker.heartbeat_s,
         exclusive_lease_s=broker.settings.exclusive_lease_s,
         poll_s=broker.settings.poll_s,
+        observes=True,
     )
 
 

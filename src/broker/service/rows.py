@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
 from broker.store.contract import Row, Tx
+from broker.wire.jobs import Peak
 from broker.wire.machines import Given
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost
 from broker.wire.workers import Reached
+
+EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_000  # what a date can say
 
 
 def read_job(tx: Tx, job: int) -> JobRow | None:
@@ -98,12 +103,24 @@ def assignment_row(row: Row) -> AssignmentRow:
         final_index_size=row["final_index_size"],
         dropped=row["dropped"],
         given=given(row),
+        peak=peak(row),
+        checkpoints=row["checkpoints"],
     )
+
+
+def at(ms: int) -> datetime:
+    """An instant of a row. A row that was changed by hand may say more than a date can."""
+    return datetime.fromtimestamp(min(max(ms, EARLIEST_MS), LATEST_MS) / 1000, UTC)
 
 
 def given(row: Row) -> Given | None:
     """What a delivery was given besides cpus."""
     return Given.model_validate_json(row["given"]) if row["given"] is not None else None
+
+
+def peak(row: Row) -> Peak | None:
+    """What a delivery has used."""
+    return Peak.model_validate_json(row["peak"]) if row["peak"] is not None else None
 
 
 def reached(row: Row) -> Reached | None:

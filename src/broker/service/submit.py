@@ -8,7 +8,7 @@ import re
 import shlex
 
 from broker.core import graph
-from broker.core.effective import Effective, effective, seconds
+from broker.core.effective import Effective, Source, effective, seconds
 from broker.core.matching import Shape
 from broker.core.placement import Demand
 from broker.failpoint import failpoint
@@ -36,7 +36,7 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
     whole = effective(spec, broker.settings.projects)
     spec = whole.spec
     _admit_environment(spec)
-    warnings = _warnings(spec)
+    warnings = _warnings(whole)
 
     def fn(tx: Tx) -> Submitted:
         parents, verdict = _parents(tx, spec)
@@ -88,11 +88,20 @@ def _admit_environment(spec: JobSpec) -> None:
         )
 
 
-def _warnings(spec: JobSpec) -> list[str] | None:
-    text = spec.command if spec.command is not None else " ".join(spec.argv or [])
-    if Demand.of(spec).gpus or not (found := USES_A_GPU.search(text)):
+def _warnings(whole: Effective) -> list[str] | None:
+    spec = whole.spec
+    if Demand.of(spec).gpus:
         return None
-    return [f"it mentions {found[0]} and asks for no GPU, so it will see none: set gpus or vram_gb if it needs one"]
+    text = spec.command if spec.command is not None else " ".join(spec.argv or [])
+    said = []
+    if found := USES_A_GPU.search(text):
+        said.append(
+            f"it mentions {found[0]} and asks for no GPU, so it will see none: set gpus or vram_gb if it needs one"
+        )
+    own = whole.sources.get("gpu_idle_timeout_s") is Source.JOB  # a project's is for those of its jobs that have some
+    if own and seconds(spec.gpu_idle_timeout_s) is not None:
+        said.append("gpu_idle_timeout_s limits nothing: the job asks for no GPU")
+    return said or None
 
 
 def _parents(tx: Tx, spec: JobSpec) -> tuple[list[int], graph.Verdict]:

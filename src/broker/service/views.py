@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 
 from broker.core.graph import Parent
 from broker.core.matching import Machine, Shape, never, waiting
-from broker.service import unreadable
-from broker.service.machines import Shown, host_of
-from broker.service.rows import given, reached
+from broker.service import rows, unreadable
+from broker.service.machines import Shown, host_of, troubles
+from broker.service.rows import given, peak, reached
 from broker.store.contract import Row, Tx
 from broker.wire.events import Event, EventType
 from broker.wire.jobs import Assignment, Job, Reason, Stopping
@@ -24,15 +24,13 @@ from broker.wire.workers import OLDEST_PROTOCOL, Slots, Worker, WorkerCpus, Work
 MOST_RUNNING_SHOWN = 100
 MOST_HINTS = 1000
 EPOCH = datetime.fromtimestamp(0, UTC)
-# What a date can say; no clock is there, but a row that was changed by hand may be.
-EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_000
 WORTH_SAYING_AT_SUBMIT = frozenset(
     {"no_worker", "no_worker_fits", "workers_offline", "workers_cordoned", "workers_paused"}
 )
 
 
 def at(ms: int | None) -> datetime | None:
-    return None if ms is None else datetime.fromtimestamp(min(max(ms, EARLIEST_MS), LATEST_MS) / 1000, UTC)
+    return None if ms is None else rows.at(ms)
 
 
 def machines(tx: Tx) -> list[Machine]:
@@ -129,6 +127,7 @@ def registered(worker: Row) -> Machine:
         free=worker["slots"],
         tags=frozenset(_tags(worker)),
         closed=closed(worker),
+        closed_why=worker["duty_why"] if worker["duty"] != Duty.SERVING else None,
         platform=worker["platform"],
         gpus=worker["gpus"],
     )
@@ -176,7 +175,7 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
         ended_at=at(row["ended_at"]),
         duration_s=_duration(row, tx.now_ms),
         logs_pruned=None if row["logs_kept"] else True,
-        warnings=_warnings(row, state),
+        warnings=_warnings(tx, row, state),
     )
 
 
@@ -185,10 +184,14 @@ def _gpus(row: Row) -> list[str] | None:
     return [share.uuid for share in what.gpus or ()] or None if what is not None else None
 
 
-def _warnings(row: Row, state: JobState) -> list[str] | None:
-    if row["kill_failed"] is None or state not in (JobState.ASSIGNED, JobState.RUNNING):
+def _warnings(tx: Tx, row: Row, state: JobState) -> list[str] | None:
+    if state not in (JobState.ASSIGNED, JobState.RUNNING):
         return None
-    return [f"the kill failed: {row['kill_failed']} does not end (pid:state); it keeps its room on {row['worker']}"]
+    found = troubles(tx, row["worker_id"], _gpus(row) or ()) if row["given"] is not None else []
+    if row["kill_failed"] is not None:
+        left = row["kill_failed"]
+        found.append(f"the kill failed: {left} does not end (pid:state); it keeps its room on {row['worker']}")
+    return found or None
 
 
 def assignment(row: Row, *, listened: int, now_ms: int) -> Assignment:
@@ -208,6 +211,8 @@ def assignment(row: Row, *, listened: int, now_ms: int) -> Assignment:
         expired_at=at(row["expired_at"]),
         resumed_at=at(row["resumed_at"]),
         dropped_bytes=row["dropped"] or None,
+        peak=peak(row),
+        checkpoint_at=at(row["checkpoint_at"]),
         lease_expires_at=at(now_ms + row["lease_until"] - listened) if live else None,
     )
 
@@ -217,20 +222,20 @@ def workers(tx: Tx) -> list[Worker]:
     running: defaultdict[str, list[str]] = defaultdict(list)
     for held in tx.all("running_on_workers"):
         running[held["worker"]].append(f"{held['job']}.{held['attempt']}")
-    rows = tx.all("workers")
-    names = Counter(row["name"] for row in rows)
+    known = tx.all("workers")
+    names = Counter(row["name"] for row in known)
     return [
         _worker(tx, row, running[row["id"]][:MOST_RUNNING_SHOWN], machines_, alone=names[row["name"]] == 1)
-        for row in rows
+        for row in known
     ]
 
 
 def worker(tx: Tx, id_: str) -> Worker:
     """One worker, as in the list of all."""
-    rows = tx.all("workers")
-    [row] = [row for row in rows if row["id"] == id_]
+    known = tx.all("workers")
+    [row] = [row for row in known if row["id"] == id_]
     running = [f"{held['job']}.{held['attempt']}" for held in tx.all("running_on_workers") if held["worker"] == id_]
-    alone = sum(other["name"] == row["name"] for other in rows) == 1
+    alone = sum(other["name"] == row["name"] for other in known) == 1
     return _worker(tx, row, running[:MOST_RUNNING_SHOWN], Shown(tx), alone=alone)
 
 
@@ -241,6 +246,7 @@ def _worker(tx: Tx, row: Row, running: list[str], machines_: Shown, *, alone: bo
         id=None if alone else row["id"],
         state=(closed(row) or WorkerState.ONLINE) if row["online"] else WorkerState.LOST,
         cordoned=row["duty"] != Duty.SERVING or None,
+        cordon_reason=Reason(code="launch_failures", message=row["duty_why"]) if row["duty_why"] else None,
         version=row["version"],
         host=row["host"],
         slots=Slots(total=row["slots"], used=row["used"] + row["strangers"]),
@@ -267,9 +273,9 @@ def _driver(facts: Facts) -> str | None:
     return f"{facts.driver} (CUDA {facts.cuda})" if facts.cuda else facts.driver
 
 
-def events(rows: Iterable[Row]) -> list[Event]:
+def events(found: Iterable[Row]) -> list[Event]:
     """Those that can be read: one that can't keeps nobody from the others."""
-    return unreadable.without("events", rows, _event, key="seq")
+    return unreadable.without("events", found, _event, key="seq")
 
 
 def _event(row: Row) -> Event:

@@ -77,7 +77,7 @@ def settle_drain(tx: Tx, worker: str) -> None:
     duty = Duty.DRAINED if empty else Duty.DRAINING
     if duty == row["duty"]:
         return
-    tx.run("set_duty", worker=worker, duty=duty.value)
+    tx.run("set_duty", worker=worker, duty=duty.value, why=row["duty_why"])
     if duty is Duty.DRAINED:
         worker_event(tx, EventType.WORKER_DRAINED, worker, row["name"])
     else:
@@ -111,10 +111,21 @@ def _close(tx: Tx, caller: Caller, worker: str, duty: Duty) -> None:
     now = Duty(row["duty"])
     if now is duty or (duty is Duty.DRAINING and now is Duty.DRAINED):
         return
-    tx.run("set_duty", worker=worker, duty=duty.value)
+    tx.run("set_duty", worker=worker, duty=duty.value, why=row["duty_why"])
     drains = duty is Duty.DRAINING
     worker_event(tx, EventType.WORKER_CORDONED, worker, row["name"], actor=caller.actor, data={"drain": drains})
     settle_drain(tx, worker)
+
+
+def cordon(tx: Tx, worker: str, why: str) -> None:
+    """The broker's own wish: this worker does not do well. One that is cordoned, or drains, stays as it is."""
+    row = tx.one("worker", worker=worker)
+    assert row is not None
+    if Duty(row["duty"]) is not Duty.SERVING:
+        return
+    tx.run("set_duty", worker=worker, duty=Duty.CORDONED.value, why=why)
+    data = {"drain": False, "code": "launch_failures", "why": why}
+    worker_event(tx, EventType.WORKER_CORDONED, worker, row["name"], actor="jobd", data=data)
 
 
 def _resume(tx: Tx, caller: Caller, worker: str) -> None:
@@ -122,7 +133,8 @@ def _resume(tx: Tx, caller: Caller, worker: str) -> None:
     assert row is not None
     if Duty(row["duty"]) is Duty.SERVING:
         return
-    tx.run("set_duty", worker=worker, duty=Duty.SERVING.value)
+    tx.run("set_duty", worker=worker, duty=Duty.SERVING.value, why=None)
+    tx.run("note_launches", worker=worker, failures="[]")
     worker_event(tx, EventType.WORKER_RESUMED, worker, row["name"], actor=caller.actor)
     tx.tell(RoomFree(worker))
 

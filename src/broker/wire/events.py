@@ -41,11 +41,15 @@ class EventType(StrEnum):
     ASSIGNMENT_ACKED = "assignment_acked", "The worker has the assignment and may execute it."
     ASSIGNMENT_EXPIRED = "assignment_expired", "The lease ran out, or the worker came back without it."
     ASSIGNMENT_REFUSED = "assignment_refused", "The worker said no before executing; the data say why."
+    CHECKPOINT_COMPLETE = "checkpoint_complete", "The job said on its output that a checkpoint is safe."
     WATCHDOG_FIRED = "watchdog_fired", "A process tree does not end though it was killed; the data name what is left."
     WORKER_REGISTERED = "worker_registered", "A worker process announced itself; a new epoch."
     WORKER_LOST = "worker_lost", "Nothing was heard of the worker for a lease."
     WORKER_BACK = "worker_back", "A worker that was lost was heard again."
-    WORKER_CORDONED = "worker_cordoned", "It takes no new work; the data say whether it drains."
+    WORKER_CORDONED = (
+        "worker_cordoned",
+        "It takes no new work; the data say whether it drains, and why if nobody asked.",
+    )
     WORKER_DRAINED = "worker_drained", "The last job of a worker that drains has ended: nothing runs there."
     WORKER_RESUMED = "worker_resumed", "It takes work again."
     WORKER_UPDATED = "worker_updated", "Its tags were changed; the data have those that it is given now."

@@ -111,6 +111,7 @@ class Conditions(Frozen):
     max_wall_s: Limit | None = Field(default=None, description="Fails when it runs longer; none: no limit.")
     idle_timeout_s: Limit | None = Field(default=None, description="Fails when silent for so long.")
     first_output_timeout_s: Limit | None = None
+    gpu_idle_timeout_s: Limit | None = Field(default=None, description="Fails when its GPUs are idle for so long.")
     scheduling_timeout_s: Limit | None = Field(default=None, description="Gives up the queue after so long.")
     preemptible: bool = Field(default=False, json_schema_extra=_either)
     on_preempt: OnPreempt = Field(default=OnPreempt.STOP, description="When preempted.")
@@ -171,6 +172,17 @@ class Stopping(Frozen):
     kill_failed: str | None = Field(default=None, description="Processes that KILL does not end, as pid:state.")
 
 
+class Peak(Frozen):
+    """What one delivery has used, as far as its worker could see. What can't be told is left out, and never 0."""
+
+    rss_mb: float | None = Field(default=None, ge=0, description="Memory of its whole tree, at most.")
+    vram_mb: int | None = Field(default=None, ge=0, description="Of all devices together, at most.")
+    cpu_s: float | None = Field(default=None, ge=0, description="Processor time of its whole tree.")
+    gpu: float | None = Field(
+        default=None, ge=0, le=100, description="How busy its devices were on average, in percent."
+    )
+
+
 class Assignment(Frozen):
     """One delivery of a job to one worker."""
 
@@ -187,6 +199,8 @@ class Assignment(Frozen):
     expired_at: datetime | None = None
     resumed_at: datetime | None = None
     lease_expires_at: datetime | None = None
+    peak: Peak | None = None
+    checkpoint_at: datetime | None = Field(default=None, description="When it last said that a checkpoint is safe.")
     log_bytes: int | None = None
     log_complete: bool | None = None
     dropped_bytes: int | None = Field(default=None, description="Output that was not kept: log cap, or full disk.")

@@ -5,6 +5,7 @@ Sizes of device memory are whole MiB, other sizes GiB. What could not be found o
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -135,6 +136,13 @@ class ForeignProcess(Frozen):
     gb: float | None = None
 
 
+class HeldMemory(Frozen):
+    """Memory of a device that no process has any more, and that is not free."""
+
+    gb: float | None = None
+    since: datetime = Field(description="When the broker heard of it.")
+
+
 class WorkerGpu(Frozen):
     uuid: str | None = None
     index: int
@@ -145,6 +153,7 @@ class WorkerGpu(Frozen):
     utilisation: int | None = None
     health: GpuHealth
     why: str | None = None
+    held: HeldMemory | None = Field(default=None, description="With health memory_held.")
     jobs: list[str] | None = Field(
         default=None, description="Assignments that were given it, or whose processes use it, as 42.1"
     )

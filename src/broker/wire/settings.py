@@ -88,6 +88,12 @@ class BrokerSettings(Settings):
     max_losses: int = Field(
         default=3, ge=1, le=1000, description="A job that lost its worker this often is not queued again."
     )
+    max_launch_failures: int = Field(
+        default=5,
+        ge=0,
+        le=64,
+        description="A worker that fails to start this many different jobs in a row is cordoned. 0: never.",
+    )
     wall_margin_s: float = Field(
         default=30,
         ge=0,

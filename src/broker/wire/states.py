@@ -50,6 +50,7 @@ class LimitCode(StrEnum):
     MAX_WALL = "max_wall"
     IDLE_TIMEOUT = "idle_timeout"
     FIRST_OUTPUT_TIMEOUT = "first_output_timeout"
+    GPU_IDLE_TIMEOUT = "gpu_idle_timeout"
 
 
 class Duty(StrEnum):

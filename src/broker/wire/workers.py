@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from broker.wire.jobs import Frozen, JobSpec, Name, Text
+from broker.wire.jobs import Frozen, JobSpec, Name, Peak, Reason, Text
 from broker.wire.machines import Battery, Facts, Given, Ram, WorkerGpu
 from broker.wire.states import LimitCode
 
@@ -54,6 +54,9 @@ class Registered(Frozen):
     heartbeat_s: float
     exclusive_lease_s: float
     poll_s: float
+    observes: bool = Field(
+        default=False, description="The broker takes `peak` and `checkpoints`; earlier ones refuse the words."
+    )
 
 
 class Phase(StrEnum):
@@ -85,6 +88,13 @@ class Reached(Frozen):
     seen_s: float = Field(description="What was seen.")
 
 
+class Checkpoints(Frozen):
+    """How often a process said on its output that a checkpoint is safe."""
+
+    count: int = Field(ge=1, description="Those within a moment count once.")
+    age_s: float = Field(ge=0, description="How long ago it said so last.")
+
+
 class Final(Frozen):
     """The end of an assignment. A repeat is answered `duplicate` and changes nothing."""
 
@@ -102,8 +112,10 @@ class Final(Frozen):
     final_index_size: int = Field(default=0, ge=0)
     dropped: int = Field(default=0, ge=0, description="Bytes of output that the worker could not keep.")
     duration_s: float | None = Field(default=None, ge=0)
-    max_rss_mb: float | None = Field(default=None, ge=0)
+    max_rss_mb: float | None = Field(default=None, ge=0, description="Of its largest process.")
     cpu_s: float | None = Field(default=None, ge=0)
+    peak: Peak | None = None
+    checkpoints: Checkpoints | None = None
 
 
 class Held(Frozen):
@@ -116,6 +128,8 @@ class Held(Frozen):
     stopping: Short | None = Field(default=None, description="Id of the stop request that is being carried out.")
     kill_failed: Short | None = Field(default=None, description="Processes that KILL does not end, as pid:state.")
     final: Final | None = Field(default=None, description="With phase ended.")
+    peak: Peak | None = Field(default=None, description="What it has used so far; told when it moved by a step.")
+    checkpoints: Checkpoints | None = None
 
 
 class Exchange(Frozen):
@@ -285,7 +299,8 @@ class Worker(Frozen):
     name: str
     id: str | None = Field(default=None, description="Where several have the same name.")
     state: WorkerState
-    cordoned: bool | None = Field(default=None, description="An operator lets it have no new work.")
+    cordoned: bool | None = Field(default=None, description="An operator, or the broker, lets it have no new work.")
+    cordon_reason: Reason | None = Field(default=None, description="Why, where the broker did it by itself.")
     version: str
     host: str
     slots: Slots

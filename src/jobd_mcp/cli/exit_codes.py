@@ -9,7 +9,7 @@ from jobd_mcp.cli.failure import OWN_FAILURE
 from jobd_mcp.schemas import Schema, as_list, as_object
 
 TIME_LIMIT = 124
-LIMITS = ("max_wall", "idle_timeout", "first_output_timeout")
+LIMITS = ("max_wall", "idle_timeout", "first_output_timeout", "gpu_idle_timeout")
 LAUNCH_FAILED = 127
 STOPPED = 130
 

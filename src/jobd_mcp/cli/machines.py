@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobd_mcp.cli.columns import Column
-from jobd_mcp.cli.rendering import duration, table, text
+from jobd_mcp.cli.rendering import ago, duration, reason, table, text
 from jobd_mcp.schemas import Json, Schema, as_list, as_object
 
 
@@ -51,9 +51,12 @@ def gpus(worker: Schema) -> str:
 
 
 def details(worker: Schema) -> list[str]:
-    """A line for each device, and one where there is none but could be."""
+    """A line for each device, one where there is none but could be, and one where the broker takes it for unfit."""
     devices = [as_object(entry) for entry in as_list(worker.get("gpus"))]
-    lines = [f"{text(worker.get('name'))} GPU {_device(device)}" for device in devices]
+    name = text(worker.get("name"))
+    lines = [f"{name} GPU {_device(device)}" for device in devices]
+    if worker.get("cordon_reason"):
+        lines.insert(0, f"{name} was cordoned by the broker: {reason(worker.get('cordon_reason'))}")
     why = text(worker.get("gpus_why"))
     return lines or ([f"{text(worker.get('name'))}: {why}"] if why and not why.startswith("no NVIDIA driver") else [])
 
@@ -68,6 +71,7 @@ def _device(device: Schema) -> str:
         f"{text(device.get('utilisation'))} % busy" if device.get("utilisation") is not None else "",
         "" if device.get("health") == "ok" else text(device.get("health")),
         text(device.get("why")),
+        f"noticed {ago(as_object(device.get('held')).get('since'))}" if device.get("held") else "",
         f"it is {text(device.get('ignored'))}'s" if device.get("ignored") else "",
         f"jobs {' '.join(map(text, as_list(device.get('jobs'))))}" if device.get("jobs") else "",
         "for itself" if device.get("exclusive") else "",

@@ -58,6 +58,10 @@ def size(bytes_: Json) -> str:
     return ""
 
 
+def megabytes(value: Json) -> str:
+    return size(value * (1 << 20)) if isinstance(value, int | float) else ""
+
+
 def table(head: Sequence[str | Column], rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns as wide as they need; into a terminal's line the open ones are cut. States are coloured."""
     columns = [Column(name) if isinstance(name, str) else name for name in head]
@@ -155,7 +159,21 @@ def job(answer: Json) -> list[str]:
             for entry in deliveries
         ]
         lines += table(["ASSIGNMENT", "STATE", "WORKER", "EXIT", _open("WHY")], rows)
-    return lines
+    return lines + [line for delivery in deliveries for line in _used(delivery)]
+
+
+def _used(delivery: Schema) -> list[str]:
+    """What a delivery has used, and how old its last safe checkpoint is."""
+    peak = as_object(delivery.get("peak"))
+    parts = [
+        f"memory {megabytes(peak.get('rss_mb'))}" if "rss_mb" in peak else "",
+        f"GPU memory {megabytes(peak.get('vram_mb'))}" if "vram_mb" in peak else "",
+        f"processor {duration(peak.get('cpu_s'))}" if "cpu_s" in peak else "",
+        f"GPUs {text(peak.get('gpu'))} % busy" if "gpu" in peak else "",
+        f"checkpoint {ago(delivery.get('checkpoint_at'))}" if delivery.get("checkpoint_at") else "",
+    ]
+    told = ", ".join(part for part in parts if part)
+    return [f"{text(delivery.get('assignment'))} used: {told}"] if told else []
 
 
 def _spec_line(name: str, value: Json, source: str) -> str:
@@ -234,6 +252,8 @@ def worker(answer: Json) -> list[str]:
     lines = [f"worker {text(known.get('name'))} is {text(known.get('state'))}"]
     if known.get("cordoned") is True and known.get("state") == "lost":
         lines.append("it takes no new work when it is back")
+    if known.get("cordon_reason"):
+        lines.append(f"cordoned by the broker: {reason(known.get('cordon_reason'))}")
     if known.get("tags"):
         lines.append(f"tags: {' '.join(text(tag) for tag in as_list(known.get('tags')))}")
     return [*lines, f"runs: {' '.join(text(entry) for entry in running)}"] if running else lines

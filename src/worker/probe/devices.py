@@ -21,6 +21,10 @@ HELD_WITHOUT_V2_MB = 2048
 """Where the driver does not say how much it takes for itself."""
 
 
+HELD_OURS_MB = 256
+"""Where the driver itself names a process of ours that is gone."""
+
+
 @dataclass(frozen=True)
 class Tree:
     """The processes of one assignment: what leads from one of them to its name."""
@@ -49,6 +53,7 @@ class Devices:
     held_s: float = 15.0
     _known: list[Gpu] = field(default_factory=list)
     _held_since: dict[str, float] = field(default_factory=dict)
+    _ours: dict[str, dict[int, str]] = field(default_factory=dict)  # device → pid → the job that it belonged to
 
     def found(self, snapshot: Snapshot, trees: Sequence[Tree], now_s: float) -> Found:
         """`now_s`: of a clock that is never set back."""
@@ -85,12 +90,16 @@ class Devices:
         uuid = device["uuid"] or self._uuid_at(device)
         memory = _Memory.of(device)
         uses = None if device["uses"] is None else [_process(use, memory, processes, trees) for use in device["uses"]]
+        gone = self._gone(uuid, uses)
+        gone_mb = sum(use.mb or 0 for use in uses or () if use.pid in gone)
+        uses = uses if uses is None else [use for use in uses if use.pid not in gone]
         unseen = memory.unseen_mb(uses)
-        held = self._is_held(uuid, unseen, memory, now_s)
+        held = self._is_held(uuid, unseen, memory, now_s, gone_mb)
         health, why = _health(device, memory)
         if health is GpuHealth.OK and held:
             health = GpuHealth.MEMORY_HELD
             why = f"{(unseen or 0) / 1024:.1f} GiB of it are used, and by no process that can be seen"
+            why += f"; {', '.join(sorted(set(gone.values())))} had it and is gone" if gone else ""
         return Gpu(
             uuid=uuid,
             index=device["index"],
@@ -107,9 +116,18 @@ class Devices:
             unseen_mb=unseen,
         )
 
-    def _is_held(self, uuid: str | None, unseen: int | None, memory: _Memory, now_s: float) -> bool:
+    def _gone(self, uuid: str | None, uses: Sequence[GpuProcess] | None) -> dict[int, str]:
+        """Processes that the driver still names and that are no more: pid → the job that they belonged to."""
+        if uuid is None or uses is None:
+            return {}
+        before = self._ours.get(uuid, {})
+        gone = {use.pid: before[use.pid] for use in uses if not use.seen and use.pid in before}
+        self._ours[uuid] = gone | {use.pid: use.job for use in uses if use.job is not None}
+        return gone
+
+    def _is_held(self, uuid: str | None, unseen: int | None, memory: _Memory, now_s: float, gone_mb: int) -> bool:
         limit = HELD_MB if memory.driver is not None else HELD_WITHOUT_V2_MB
-        if uuid is None or unseen is None or unseen <= limit:
+        if uuid is None or ((unseen is None or unseen <= limit) and gone_mb < HELD_OURS_MB):
             self._held_since.pop(uuid or "", None)
             return False
         return now_s - self._held_since.setdefault(uuid, now_s) >= self.held_s

@@ -23,6 +23,7 @@ from worker.process.clock import boot_s
 log = structlog.get_logger("worker.probe")
 
 LOOK_LIMIT_S = 10.0
+GAP = 3.0  # looks that are further apart than so many usual pauses say nothing of the time between
 GPU_STEP_MB = 256
 RAM_STEP = 0.05  # of the total
 DISK_STEP_GB = 1.0
@@ -50,13 +51,14 @@ class Watch:
     ) -> None:
         self._probe = probe
         self._state = state
-        self._every_s = every_s
+        self.every_s = every_s
         self._devices = devices or Devices(held_s=3 * every_s)
         self._look = look
         self._found = NOT_YET
         self._one_asks = anyio.Lock()
         self.trees: Callable[[], Sequence[Tree]] = tuple
         self.on_change: Callable[[], None] = lambda: None
+        self.on_look: Callable[[Sequence[Gpu], float], None] = lambda _gpus, _longest_gap_s: None
         self._resources = look(state)
         self.facts = _facts(1, self._resources, self._found)
 
@@ -73,7 +75,7 @@ class Watch:
     async def _watch_gpus(self) -> None:
         while True:
             await self.devices_now()
-            await anyio.sleep(self._every_s)
+            await anyio.sleep(self.every_s)
 
     async def devices_now(self) -> list[Gpu]:
         """What the devices are right now; what has changed is told."""
@@ -86,6 +88,7 @@ class Watch:
                 if self._found is not NOT_UNDERSTOOD:
                     log.exception("the GPU probe's answer was not understood; the worker goes on without it")
                 self._found = NOT_UNDERSTOOD
+            self.on_look(self._found.gpus, GAP * self.every_s)
             self._consider()
             return self._found.gpus
 
@@ -96,7 +99,7 @@ class Watch:
 
     async def _watch_resources(self) -> None:
         while True:
-            await anyio.sleep(self._every_s)
+            await anyio.sleep(self.every_s)
             try:
                 self._resources = await within(LOOK_LIMIT_S, lambda: self._look(self._state))
             except OutOfPatience:

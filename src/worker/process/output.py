@@ -10,6 +10,7 @@ import time
 
 from worker.process.identity import LINUX
 from worker.process.records import IDX, OUT, ROW, STDERR, STDOUT
+from worker.process.sentinel import Sentinel
 from worker.process.tail import Tail
 
 _CHUNK = 1 << 18
@@ -25,7 +26,12 @@ _NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 @functools.cache
 def _buffer() -> memoryview:
     """One for all: a shim takes one chunk at a time, and is the shim of one job after the other."""
-    return memoryview(bytearray(_CHUNK))
+    return memoryview(_bytes())
+
+
+@functools.cache
+def _bytes() -> bytearray:
+    return bytearray(_CHUNK)
 
 
 class Capture:
@@ -48,6 +54,7 @@ class Capture:
         self.index_size = 0
         self.dropped = 0
         self._last = _NEWLINE
+        self.sentinel = Sentinel()
 
     def take(self, pipe: int, stream: int) -> int | None:
         """Move what `pipe` holds, at most one chunk. The bytes taken; 0 at its end; None if it is empty now."""
@@ -58,6 +65,8 @@ class Capture:
             return None
         if count >= _FULL_PIPE and pipe not in self._large:
             self._enlarge(pipe)
+        if count:
+            self.sentinel.look(stream, _bytes(), count)
         if count and self._tail is None:
             self._take_in(stream, buffer[:count])
         elif count and self._tail is not None:

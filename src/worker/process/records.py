@@ -10,6 +10,7 @@
 `out`, `idx`   output as it arrived; rows that tell its streams and times
 `tail`         the last bytes of an output that is larger than its log may be: they follow in `out` at the end
 `exit.json`    how it ended; written when the whole tree is known gone
+`checkpoint`   how often the output said that a checkpoint is safe, and when last (boot clock)
 `crash`        the shim's own traceback, if it ever fails
 """
 
@@ -24,7 +25,7 @@ PROTO = 1
 
 SPEC, LOCK, CTL, START, RUNNING = "spec.json", "lock", "ctl", "start.json", "running"
 STOPPING, STUCK, OUT, IDX, EXIT, CRASH = "stopping", "stuck", "out", "idx", "exit.json", "crash"
-TAIL = "tail"
+TAIL, CHECKPOINT = "tail", "checkpoint"
 
 STDOUT, STDERR = 1, 2
 ROW = struct.Struct("<QIBxxxd")  # offset, length, stream, seconds since 1970
@@ -59,6 +60,7 @@ class SpecRecord(TypedDict):
     linger_s: float
     log_cap: NotRequired[int]  # bytes of log and index; earlier workers said none
     limits: NotRequired[LimitsRecord]
+    ram_gb: NotRequired[float | None]  # what it asked for: its limit, where memory can be limited
     on_worker_lost: str
     cookie: str  # in the environment of every process of the job, so that strays can be told
     bell: str  # FIFO of the worker

@@ -97,6 +97,14 @@ LIMIT :limit;
 -- Which of its processes KILL does not end, as its holder says; null: none.
 UPDATE assignments SET kill_failed = :kill_failed WHERE id = :id;
 
+-- name: note_peak
+-- What it has used so far, when that has moved by a step.
+UPDATE assignments SET peak = :peak WHERE id = :id;
+
+-- name: note_checkpoint
+-- It said that a checkpoint is safe: how often so far, and when last.
+UPDATE assignments SET checkpoints = :checkpoints, checkpoint_at = :checkpoint_at WHERE id = :id;
+
 -- name: refuse
 -- A worker said no to a place, or to all. It holds for a while of listening time: the wall clock may jump.
 INSERT INTO refusals (worker, place, code, message, expires_at)

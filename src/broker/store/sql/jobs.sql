@@ -171,7 +171,7 @@ SELECT count(*) AS jobs FROM (
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
   jobs.logs_kept, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
-  a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given
+  a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given, a.worker AS worker_id
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id = :job;
 
@@ -180,7 +180,7 @@ WHERE jobs.id = :job;
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
   jobs.logs_kept, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
-  a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given
+  a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given, a.worker AS worker_id
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id IN (SELECT value FROM json_each(:ids))
 ORDER BY jobs.id DESC;
@@ -264,3 +264,7 @@ SELECT id FROM jobs INDEXED BY jobs_schedule
 WHERE state = 'queued' AND schedule_until <= :listened
 ORDER BY schedule_until
 LIMIT :limit;
+
+-- name: command_of_job
+-- What it runs, as it is shown.
+SELECT command FROM jobs WHERE id = :job;

@@ -1,16 +1,16 @@
 -- name: facts_of_worker
 -- What a worker's machine has, as it said last.
-SELECT epoch, number, json FROM facts WHERE worker = :worker;
+SELECT epoch, number, json, held FROM facts WHERE worker = :worker;
 
 -- name: all_facts
 -- What all machines have.
-SELECT worker, json FROM facts;
+SELECT worker, json, held FROM facts;
 
 -- name: keep_facts
 -- A worker's newer facts in the place of its older ones.
-INSERT INTO facts (worker, epoch, number, at, json) VALUES (:worker, :epoch, :number, :now, :json)
+INSERT INTO facts (worker, epoch, number, at, json, held) VALUES (:worker, :epoch, :number, :now, :json, :held)
 ON CONFLICT (worker) DO UPDATE SET
-  epoch = excluded.epoch, number = excluded.number, at = excluded.at, json = excluded.json;
+  epoch = excluded.epoch, number = excluded.number, at = excluded.at, json = excluded.json, held = excluded.held;
 
 -- name: offer_gpu
 -- A worker says that it has this device.

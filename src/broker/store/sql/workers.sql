@@ -13,7 +13,8 @@ FROM workers WHERE id = :worker;
 
 -- name: online_workers
 -- The workers that are there.
-SELECT id, name, online, protocol, slots, tags, given_tags, duty, accepts, platform, gpus, resources FROM workers WHERE online = 1;
+SELECT id, name, online, protocol, slots, tags, given_tags, duty, duty_why, accepts, platform, gpus, resources
+FROM workers WHERE online = 1;
 
 -- name: workers
 -- All workers, with what is reserved on each.
@@ -30,8 +31,12 @@ WHERE id = :worker OR name = :worker
 ORDER BY id = :worker DESC, online DESC, last_seen_at DESC;
 
 -- name: set_duty
--- What an operator wants of a worker.
-UPDATE workers SET duty = :duty WHERE id = :worker;
+-- What is wanted of a worker; and why, if that is the broker's own wish.
+UPDATE workers SET duty = :duty, duty_why = :why WHERE id = :worker;
+
+-- name: note_launches
+-- Starts that failed here since the last that did not.
+UPDATE workers SET launch_failures = :failures WHERE id = :worker;
 
 -- name: give_tags
 -- Tags besides those that it registers with.
