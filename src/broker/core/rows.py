@@ -15,6 +15,8 @@ class StopKind(StrEnum):
     """Why a stop was requested. A stronger one replaces a weaker one: the order here is the strength."""
 
     CANCEL = "cancel"
+    LEASE_RELEASED = "lease_released"
+    LEASE_EXPIRED = "lease_expired"
     WALL = "wall"
     PREEMPT = "preempt"
     WORKER_ENDS = "worker_ends"
@@ -65,6 +67,7 @@ class JobRow(NamedTuple):
     queued_at: int
     started_at: int | None
     ended_at: int | None
+    leased: bool = False  # it stands for a lease
 
 
 class AssignmentRow(NamedTuple):

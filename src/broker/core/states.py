@@ -212,6 +212,8 @@ ASSIGNMENT_OVER = frozenset(A) - frozenset(
     state for cause, rule in TABLE.items() if cause not in UNDOING for state in rule.assignment_from
 )
 LIVE = frozenset(A) - ASSIGNMENT_OVER
+# Stops that no wall limit replaces.
+SETTLING = frozenset({StopKind.CANCEL, StopKind.LEASE_RELEASED, StopKind.LEASE_EXPIRED, StopKind.WALL})
 
 # What else a transition says, besides the event of its rule: the job's new state in its own word.
 _STATE_EVENT: Mapping[J, EventType] = {
@@ -339,8 +341,8 @@ def _assignment_after(
         case Cause.START:
             return row._replace(state=state, started_at=facts.now, wall_until=facts.wall_until)
         case Cause.REQUEST_STOP:
-            # Nothing is stronger than these two: what the broker itself would ask for is asked already.
-            settled = facts.stop is not None and facts.stop.kind in (StopKind.CANCEL, StopKind.WALL)
+            # What the broker itself would ask for is asked already, or weaker.
+            settled = facts.stop is not None and facts.stop.kind in SETTLING
             return row._replace(state=state, stop=facts.stop, wall_until=None if settled else row.wall_until)
         case Cause.RESURRECT:
             return row._replace(
@@ -522,11 +524,18 @@ def _events(job: JobRow, assignment: AssignmentRow | None, cause: Cause, rule: R
     if cause is Cause.CLAIM and assignment is not None:
         data |= {"worker": assignment.worker_name}
     said = [Said(rule.event, data)]
+    if cause is Cause.START and job.leased:
+        said.append(Said(E.LEASE_GRANTED, {"gpus": _devices(assignment)}))
     if rule.job_to is not None and rule.job_to is not job.state:
         own = _STATE_EVENT.get(rule.job_to)
         if own is not None and own is not rule.event:
             said.append(Said(own, data))
     return tuple(said)
+
+
+def _devices(assignment: AssignmentRow | None) -> list[str]:
+    given = assignment.given if assignment is not None else None
+    return [share.uuid for share in given.gpus or ()] if given is not None else []
 
 
 def _given(lease_until: int | None) -> int:
