@@ -111,7 +111,8 @@ async def test_who_waits_leaves_the_queue_and_so_does_who_does_not_renew(bench) 
 
 
 @pytest.mark.guarantee("G32")
-async def test_a_lease_lasts_as_long_as_it_is_renewed_and_no_longer(bench) -> None:
+async def test_a_lease_lasts_as_long_as_it_is_renewed_and_no_longer(make_bench) -> None:
+    bench = await make_bench(lease_s=10_000)
     worker = await bench.registered()
     job = await asked(bench.client)
     delivery = await worker.running()
@@ -209,7 +210,8 @@ async def test_a_lost_worker_ends_no_lease_and_it_is_not_given_twice(bench) -> N
     assert await bench.state(waits) == "queued"
 
 
-async def test_a_lease_whose_devices_lie_idle_is_told_once(bench) -> None:
+async def test_a_lease_whose_devices_lie_idle_is_told_once(make_bench) -> None:
+    bench = await make_bench(lease_s=10_000)
     worker = await bench.registered()
     await worker.report(facts=facts(1))
     job = await asked(bench.client, vram_gb=4, ttl_s=86_400)
@@ -261,7 +263,8 @@ async def test_what_is_no_lease_is_refused_and_so_is_who_says_whose_memory_is_wh
     assert full.spec is not None and full.spec["env"] == {LESSEE: "7:9"}
 
 
-async def test_an_idle_sweep_says_nothing_of_leases_without_devices(bench) -> None:
+async def test_an_idle_sweep_says_nothing_of_leases_without_devices(make_bench) -> None:
+    bench = await make_bench(lease_s=10_000)
     worker = await bench.registered()
     job = await asked(bench.client, ttl_s=86_400)
     await worker.running()
