@@ -118,15 +118,19 @@ async def client_state(client: BrokerClient, job: int, state: JobState) -> bool:
 
 
 @pytest.mark.guarantee("G32")
-async def test_when_the_command_is_killed_the_lease_expires_and_its_device_is_free(fleet: Fleet) -> None:
+async def test_when_job_lease_is_killed_the_lease_expires_and_its_device_is_free(fleet: Fleet) -> None:
     await fleet.start_broker()
     async with fleet.client() as client:
         await ready(fleet, client)
-        command = lease(fleet, "--gpus", "1", "--ttl", "2s", "--", "sleep", "900")
+        ended_too = fleet.directory / "ended"
+        script = f"trap 'touch {ended_too}; exit' TERM; touch {fleet.directory}/started; while :; do sleep 0.1; done"
+        command = lease(fleet, "--gpus", "1", "--ttl", "2s", "--", "sh", "-c", script)
         held = await the_lease(client)
+        await eventually((fleet.directory / "started").exists, within_s=20)
         waits = await submit(client, "exit 0", gpus=1)
-        os.killpg(command.pid, signal.SIGKILL)
+        command.kill()
         command.wait()
+        await eventually(ended_too.exists, within_s=20)
 
         done = await ended(client, held.id)
 
@@ -156,22 +160,27 @@ async def test_a_lease_goes_on_while_broker_and_worker_are_away(fleet: Fleet) ->
         assert (await ended(client, held.id)).state is JobState.COMPLETED
 
 
-async def test_a_cancel_ends_the_command_before_the_device_is_given_away(fleet: Fleet) -> None:
+@pytest.mark.guarantee("G32")
+@pytest.mark.parametrize("how", ["cancel", "preempt"])
+async def test_a_stop_ends_the_command_before_the_device_is_given_away(fleet: Fleet, how: str) -> None:
     await fleet.start_broker()
     async with fleet.client() as client:
         await ready(fleet, client)
         gone, started = fleet.directory / "gone", fleet.directory / "started"
         script = f"trap 'sleep 1; touch {gone}; exit 3' TERM; touch {started}; while :; do sleep 0.1; done"
-        command = lease(fleet, "--gpus", "1", "--", "sh", "-c", script)
+        command = lease(fleet, "--gpus", "1", "--preemptible", "--", "sh", "-c", script)
         held = await the_lease(client)
         await eventually(started.exists, within_s=20)
         after = await submit(client, f"test -e {gone}", gpus=1)
 
-        await client.job_cancel(CancelRequest(job=[held.id], reason="enough"))
+        if how == "cancel":
+            await client.job_cancel(CancelRequest(job=[held.id], reason="enough"))
+        else:
+            await client.job_preempt(held.id, reason="enough")
 
         assert code_of(command) == 125
         assert "enough" in said(fleet)
-        assert (await ended(client, held.id)).state is JobState.CANCELLED
+        assert (await ended(client, held.id)).state is (JobState.CANCELLED if how == "cancel" else JobState.PREEMPTED)
         assert (await ended(client, after)).state is JobState.COMPLETED, "it was given away under the command"
 
 
@@ -190,6 +199,7 @@ async def test_what_ignores_the_end_of_its_lease_is_killed(fleet: Fleet) -> None
 
 
 @pytest.mark.guarantee("G32")
+@pytest.mark.trial("B125")
 async def test_the_lessees_memory_is_the_leases_and_is_counted_once(fleet: Fleet, hardware: Hardware) -> None:
     await fleet.start_broker()
     async with fleet.client() as client:
@@ -260,6 +270,15 @@ async def test_ctrl_c_in_the_queue_leaves_it_and_a_word_that_is_no_command_is_re
             assert code_of(command) == code
             done = await ended(client, waits.id)
             assert done.reason is not None and (done.state, done.reason.code) == (JobState.CANCELLED, "lease_released")
+
+
+async def test_who_wants_to_wait_no_longer_leaves_with_the_code_of_a_time_limit(fleet: Fleet) -> None:
+    await fleet.start_broker()
+    async with fleet.client() as client:
+        await ready(fleet, client)
+        command = lease(fleet, "--gpus", "3", "--scheduling-timeout-s", "0.5", "--", "true")
+        assert code_of(command) == 124
+        assert "was not granted: no worker had started it 0.5 s after" in said(fleet)
 
 
 async def test_a_command_that_is_not_there_gives_its_lease_back(fleet: Fleet) -> None:

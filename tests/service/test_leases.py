@@ -9,13 +9,15 @@ import pytest
 
 from broker.app import run_broker
 from broker.client import BrokerClient
-from broker.service import sweeps
+from broker.service import leases, sweeps
+from broker.service.context import Caller
 from broker.wire.events import EventType
-from broker.wire.jobs import JobSpec
+from broker.wire.jobs import Conditions, JobSpec
 from broker.wire.leases import LESSEE, LeaseRequest, LeaseState, Lessee
 from broker.wire.machines import Cpus, Facts, Gpu, GpuHealth, GpuProcess, GpuState
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.settings import BrokerSettings
+from broker.wire.states import Scope
 from broker.wire.workers import Outcome
 from support.scripted_worker import ScriptedWorker, SteppedClock
 
@@ -148,6 +150,7 @@ async def test_no_jump_of_the_wall_clock_ends_a_lease(bench) -> None:
 
 
 @pytest.mark.guarantee("G32")
+@pytest.mark.trial("B11")
 async def test_a_broker_that_was_away_expires_no_lease_at_once(short_dir: Path) -> None:
     clock, state = SteppedClock(), short_dir / "state"
     settings = BrokerSettings(lease_s=600, sweep_s=5, poll_s=5)
@@ -271,3 +274,53 @@ async def test_an_idle_sweep_says_nothing_of_leases_without_devices(make_bench) 
     await bench.sweep()
     await bench.sweep(after_s=700)
     assert EventType.LEASE_IDLE.value not in await bench.kinds(job)
+
+
+async def test_the_wall_limit_of_a_lease_is_a_stop_that_its_lessee_hears_of(make_bench) -> None:
+    limited = {"_default": Conditions(max_wall_s=100, checkpoint_grace_s=5)}
+    bench = await make_bench(lease_s=10_000, wall_margin_s=2, projects=limited)
+    worker = await bench.registered()
+    job = await asked(bench.client, ttl_s=86_400)
+    delivery = await worker.running()
+    assert delivery.spec.max_wall_s is None
+    await bench.sweep(after_s=106)
+    assert (await the_lease(bench, job)).state is S.GRANTED
+    await bench.sweep(after_s=2)
+    assert (await the_lease(bench, job)).stopping.why.startswith("max_wall_s=100")
+    assert await told_to_stop(worker, delivery) == 5
+    assert (await bench.client.job_get(job)).reason.code == "max_wall"
+
+
+async def test_an_actor_renews_only_its_own_and_releases_others_only_on_purpose(bench) -> None:
+    await bench.registered()
+    job = await asked(bench.client)
+    other = Caller("ben", frozenset({Scope.SUBMIT}))
+    with pytest.raises(Refused) as forbidden:
+        await leases.renew(bench.broker, other, job)
+    assert forbidden.value.code is ProblemCode.FORBIDDEN
+    with pytest.raises(Refused) as unconfirmed:
+        await leases.release(bench.broker, other, job, force=False)
+    assert unconfirmed.value.code is ProblemCode.CONFIRMATION_NEEDED
+    assert (await leases.release(bench.broker, other, job, force=True)).state is S.ENDED
+
+
+async def test_a_lease_that_was_released_while_its_worker_was_away_ends_when_that_comes_back(bench) -> None:
+    worker = await bench.registered()
+    job = await asked(bench.client, ttl_s=86_400)
+    delivery = await worker.running()
+    await bench.sweep(after_s=61)
+    assert await bench.state(job) == "orphaned"
+    await bench.client.lease_release(job)
+    with pytest.raises(Refused, match="is over"):
+        await bench.client.lease_renew(job)
+
+    back = worker.restarted()
+    await back.register()
+    back.hold(delivery, phase="running")
+    await back.report()
+    assert await bench.state(job) == "running"
+    await bench.sweep()
+
+    await told_to_stop(back, delivery)
+    assert (await the_lease(bench, job)).state is S.ENDED
+    assert await told(bench, job) == ["lease_granted", "lease_released"]

@@ -57,6 +57,12 @@ def holder(said: LeaseRequest, worker: str) -> JobSpec:
     )
 
 
+def delivered(spec: JobSpec) -> JobSpec:
+    """As its worker gets it. Its wall limit is the broker's alone to enforce: the lessee hears of that, and would not
+    of a supervisor that stops it by itself."""
+    return spec.model_copy(update={"max_wall_s": None})
+
+
 def text_of(lessee: Lessee) -> str:
     return f"{lessee.pid}:{lessee.start}"
 

@@ -15,10 +15,10 @@ class StopKind(StrEnum):
     """Why a stop was requested. A stronger one replaces a weaker one: the order here is the strength."""
 
     CANCEL = "cancel"
-    LEASE_RELEASED = "lease_released"
-    LEASE_EXPIRED = "lease_expired"
     WALL = "wall"
     PREEMPT = "preempt"
+    LEASE_EXPIRED = "lease_expired"
+    LEASE_RELEASED = "lease_released"
     WORKER_ENDS = "worker_ends"
     START_LIMIT = "start_limit"
 

@@ -212,8 +212,6 @@ ASSIGNMENT_OVER = frozenset(A) - frozenset(
     state for cause, rule in TABLE.items() if cause not in UNDOING for state in rule.assignment_from
 )
 LIVE = frozenset(A) - ASSIGNMENT_OVER
-# Stops that no wall limit replaces.
-SETTLING = frozenset({StopKind.CANCEL, StopKind.LEASE_RELEASED, StopKind.LEASE_EXPIRED, StopKind.WALL})
 
 # What else a transition says, besides the event of its rule: the job's new state in its own word.
 _STATE_EVENT: Mapping[J, EventType] = {
@@ -341,8 +339,8 @@ def _assignment_after(
         case Cause.START:
             return row._replace(state=state, started_at=facts.now, wall_until=facts.wall_until)
         case Cause.REQUEST_STOP:
-            # What the broker itself would ask for is asked already, or weaker.
-            settled = facts.stop is not None and facts.stop.kind in SETTLING
+            # Nothing is stronger than these two: what the broker itself would ask for is asked already.
+            settled = facts.stop is not None and facts.stop.kind in (StopKind.CANCEL, StopKind.WALL)
             return row._replace(state=state, stop=facts.stop, wall_until=None if settled else row.wall_until)
         case Cause.RESURRECT:
             return row._replace(

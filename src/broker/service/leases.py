@@ -63,7 +63,7 @@ async def renew(broker: Broker, caller: Caller, job: int) -> Lease:
                 ProblemCode.FORBIDDEN, f"lease {job} belongs to {row['actor']}", hint="only its owner renews a lease"
             )
         view = _view(tx, broker, row)
-        if view.state is LeaseState.ENDED or row["lease_until"] is None:
+        if view.state is LeaseState.ENDED or not row["lease_until"]:
             why = view.reason.message if view.reason else view.stopping.why if view.stopping else view.state.value
             raise Refused(
                 ProblemCode.ALREADY_TERMINAL,
@@ -113,9 +113,11 @@ async def look(
 def expire(id_: int, tx: Tx, *, broker: Broker, listened: int) -> bool:
     """Not renewed in its time, which is measured as all deadlines are: while the broker listened."""
     row = tx.one("lease", job=id_)
-    if row is None or row["lease_until"] is None or row["lease_until"] > listened:
+    if row is None or row["lease_until"] > listened:
         return False
     why = f"not renewed for {row['lease_ttl_ms'] / 1000:g} s"
+    if not row["lease_until"]:
+        why = "it was over before its worker came back"
     return _end(tx, broker, id_, StopKind.LEASE_EXPIRED, "jobd", why)
 
 
@@ -152,14 +154,18 @@ def tell_idle(id_: int, tx: Tx, *, idle_s: float) -> bool:
 
 
 def _end(tx: Tx, broker: Broker, job_id: int, kind: StopKind, by: str, why: str) -> bool:
-    """Out of the queue, or a stop of what holds; said once. False: the word was given already."""
+    """Out of the queue, or a stop of what holds. It is said once, and holds also for one that was lost and comes back.
+
+    Whether anything changed.
+    """
     job = read_job(tx, job_id)
-    if job is None or not tx.run("close_lease", job=job_id):
+    if job is None:
         return False
-    said = EventType.LEASE_RELEASED if kind is StopKind.LEASE_RELEASED else EventType.LEASE_EXPIRED
-    event(tx, said, job=job_id, project=job.project, actor=by, data={"why": why})
+    if tx.run("close_lease", job=job_id):
+        said = EventType.LEASE_RELEASED if kind is StopKind.LEASE_RELEASED else EventType.LEASE_EXPIRED
+        event(tx, said, job=job_id, project=job.project, actor=by, data={"why": why})
     if job.state in TERMINAL:
-        return True
+        return False
     facts = Facts(now=tx.now_ms, listened=broker.listening.now_ms(), reason_code=kind.value, reason=why, gone=True)
     assignment = read_assignment(tx, job.assignment) if job.state is not JobState.QUEUED else None
     if assignment is None:
@@ -169,7 +175,7 @@ def _end(tx: Tx, broker: Broker, job_id: int, kind: StopKind, by: str, why: str)
     else:
         # Who gives a lease back has ended its use of it: nothing is waited for.
         grace_s = 0.0 if kind is StopKind.LEASE_RELEASED else None
-        request_stop(tx, broker, job, assignment, kind, by, why, grace_s)
+        return request_stop(tx, broker, job, assignment, kind, by, why, grace_s)
     return True
 
 
@@ -197,7 +203,7 @@ def _view(tx: Tx, broker: Broker, row: Row) -> Lease:
         worker=assignment.worker_name if assignment is not None else None,
         gpus=[share.uuid for share in what.gpus or ()] or None if what is not None else None,
         ttl_s=row["lease_ttl_ms"] / 1000,
-        expires_in_s=None if until is None else max(0.0, round((until - broker.listening.now_ms()) / 1000, 1)),
+        expires_in_s=None if not until else max(0.0, round((until - broker.listening.now_ms()) / 1000, 1)),
         idle=row["lease_idle_at"] is not None or None,
         waiting=None if owned else views.Waiting(tx).of_job(row),
         stopping=_stopping(job, assignment),

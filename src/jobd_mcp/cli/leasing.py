@@ -6,13 +6,15 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
 from jobd_mcp.cli.connection import Connection
+from jobd_mcp.cli.exit_codes import TIME_LIMIT
 from jobd_mcp.cli.failure import Failure
 from jobd_mcp.cli.logs import say
 from jobd_mcp.cli.surface import by_name
@@ -27,6 +29,7 @@ PART_OF_GRACE = 0.8  # the command is gone before what holds its devices is
 PASSED_ON = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
 FROM_THE_TERMINAL = ("SIGINT", "SIGQUIT")
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
+_PR_SET_PDEATHSIG = 1
 
 
 class Holding:
@@ -42,7 +45,7 @@ class Holding:
         self._every_s = (ttl_s if isinstance(ttl_s, int | float) else 60.0) / 3
 
     def granted(self) -> Schema:
-        """Wait for it; stderr says why it waits. Raises Failure if it ends before."""
+        """Wait for it; stderr says why it waits. Raises Failure if it ends before, SystemExit if it wanted to wait no longer."""
         told = None
         while self.lease.get("state") == "waiting" and self.lost is None:
             self.lease = self._patiently("lease_get", {"unless": "waiting", "wait_s": min(LOOK_S, self._every_s)})
@@ -50,6 +53,9 @@ class Holding:
             if why and why != told:
                 told = why
                 say(f"lease {self.job} waits{self._place()}: {why}")
+        if as_object(self.lease.get("reason")).get("code") == "scheduling_timeout":
+            say(f"lease {self.job} was not granted: {why_over(self.lease)}")
+            raise SystemExit(TIME_LIMIT)
         if self.lost is not None or self.lease.get("state") != "granted":
             raise Failure(f"lease {self.job} was not granted: {self.lost or why_over(self.lease)}")
         return self.lease
@@ -179,7 +185,12 @@ def run(holding: Holding, words: Sequence[str], environ: Mapping[str, str], grac
     """Run the command under a lease that was granted; its exit code, 128 + n for a signal. Raises Failure if the lease
     was lost meanwhile."""
     try:
-        command = subprocess.Popen(list(words), env={**environ, **variables(holding.lease)})
+        # Before exec, in the child, one system call: no lock that a thread of ours could hold is needed for it.
+        command = subprocess.Popen(
+            list(words),
+            env={**environ, **variables(holding.lease)},
+            preexec_fn=_ends_with_us(),  # noqa: PLW1509
+        )
     except FileNotFoundError:
         say(f"{words[0]}: not found")
         return NOT_FOUND
@@ -192,6 +203,16 @@ def run(holding: Holding, words: Sequence[str], environ: Mapping[str, str], grac
     if holding.lost is not None:
         raise Failure(f"the lease was lost: {holding.lost}", hint=f"job status {holding.job}")
     return code if code >= 0 else 128 - code
+
+
+def _ends_with_us() -> Callable[[], object] | None:
+    """Has the command told to end if this process is killed: nobody renews the lease then. None where that can't be had."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
 
 @contextmanager

@@ -9,14 +9,14 @@ WHERE id = :job AND lease_ttl_ms IS NOT NULL;
 
 -- name: renew_lease
 -- Its lessee was heard. One that was told to end is not renewed.
-UPDATE jobs SET lease_until = :until WHERE id = :job AND lease_until IS NOT NULL;
+UPDATE jobs SET lease_until = :until WHERE id = :job AND lease_until > 0;
 
 -- name: close_lease
 -- The word that it ends was given; nothing renews it any more.
-UPDATE jobs SET lease_until = NULL WHERE id = :job AND lease_until IS NOT NULL;
+UPDATE jobs SET lease_until = 0 WHERE id = :job AND lease_until > 0;
 
 -- name: lessees_silent
--- Leases whose lessee was not heard for so long: those that hold something, or wait for it.
+-- Leases whose lessee was not heard for so long, or that were told to end: those that hold something, or wait for it.
 SELECT id FROM jobs INDEXED BY jobs_lease
 WHERE lease_until <= :listened AND state IN ('queued', 'assigned', 'running')
 ORDER BY lease_until
@@ -26,7 +26,7 @@ LIMIT :limit;
 -- Leases that have devices, of which it was not said that they lie idle.
 SELECT jobs.id, a.attempt, a.worker, a.given
 FROM jobs INDEXED BY jobs_lease JOIN assignments AS a ON a.id = jobs.assignment
-WHERE jobs.lease_until IS NOT NULL AND jobs.state IN ('queued', 'assigned', 'running')
+WHERE jobs.lease_until > 0 AND jobs.state IN ('queued', 'assigned', 'running')
   AND jobs.lease_idle_at IS NULL AND a.state = 'started' AND a.given IS NOT NULL;
 
 -- name: note_idle_lease
