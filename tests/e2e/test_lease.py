@@ -39,6 +39,7 @@ def test_what_a_lease_is_given_wrong_is_told_before_anything_waits(installation:
     for words, why in (
         (["--ttl", "soon", "--", "true"], "90s, 20m, 2h"),
         (["--"], "nothing stands behind --"),
+        (["--json", "--", "true"], "--json is for a lease without a command"),
         (["--pid", "1", "--", "true"], "--pid is for a lease without a command"),
         (["--pid", "999999999"], "there is no process 999999999"),
     ):

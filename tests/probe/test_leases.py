@@ -248,6 +248,9 @@ async def test_a_shell_takes_a_lease_by_eval_renews_and_releases_it(fleet: Fleet
         done = subprocess.run(["/bin/sh", "-c", shell], capture_output=True, check=True, text=True)
         assert done.stdout == f"{A} {held.id}\n"
         assert "is granted" in out_of(fleet, lease(fleet, "renew", str(held.id)))
+        both = json.loads(out_of(fleet, lease(fleet, "--cpus", "1", "--json")))
+        assert (both["state"], both["worker"]) == ("granted", "w1")
+        out_of(fleet, lease(fleet, "release", str(both["job"])))
         # The shell lives on; a release does not wait for it.
         assert f"lease {held.id} is" in out_of(fleet, lease(fleet, "release", str(held.id)))
         assert (await ended(client, held.id)).state is JobState.COMPLETED

@@ -93,6 +93,7 @@ async def test_a_released_lease_is_completed_at_once_and_a_repeat_changes_nothin
     lease = await bench.client.lease_release(job)
 
     assert lease.state is S.ENDING
+    await bench.sweep()  # what it was asked to end for stands
     assert await told_to_stop(worker, delivery) == 0
     lease = await bench.client.lease_release(job)
     assert (lease.state, lease.reason.code) == (S.ENDED, "lease_released")

@@ -161,7 +161,8 @@ def _end(tx: Tx, broker: Broker, job_id: int, kind: StopKind, by: str, why: str)
     job = read_job(tx, job_id)
     if job is None:
         return False
-    if tx.run("close_lease", job=job_id):
+    first = tx.run("close_lease", job=job_id)
+    if first:
         said = EventType.LEASE_RELEASED if kind is StopKind.LEASE_RELEASED else EventType.LEASE_EXPIRED
         event(tx, said, job=job_id, project=job.project, actor=by, data={"why": why})
     if job.state in TERMINAL:
@@ -175,7 +176,8 @@ def _end(tx: Tx, broker: Broker, job_id: int, kind: StopKind, by: str, why: str)
     else:
         # Who gives a lease back has ended its use of it: nothing is waited for.
         grace_s = 0.0 if kind is StopKind.LEASE_RELEASED else None
-        return request_stop(tx, broker, job, assignment, kind, by, why, grace_s)
+        asked = assignment.stop is not None and not first  # what it was asked to end for stands
+        return not asked and request_stop(tx, broker, job, assignment, kind, by, why, grace_s)
     return True
 
 

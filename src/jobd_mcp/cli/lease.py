@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ from jobd_mcp.cli.failure import Failure
 from jobd_mcp.cli.jobs import BEHIND_DASHES
 from jobd_mcp.cli.leasing import Holding, exports, leaving, run, why_over
 from jobd_mcp.cli.logs import say
-from jobd_mcp.cli.operation_command import Shape, operation_command
+from jobd_mcp.cli.operation_command import JSON_FLAG, Shape, json_flag, operation_command, show
 from jobd_mcp.cli.options import arguments_of, options_of
 from jobd_mcp.cli.surface import by_name
 from jobd_mcp.schemas import Json, Schema, as_object
@@ -76,6 +77,8 @@ def lease_command() -> click.Command:
         pid, behind = values["pid"], ctx.meta[BEHIND_DASHES]
         if behind and pid is not None:
             raise Failure("--pid is for a lease without a command", hint="with one, its own memory counts")
+        if behind and values[JSON_FLAG] is True:
+            raise Failure("--json is for a lease without a command", hint="with one, stdout is the command's")
         grace = asked.get("grace_s")
         ttl_s = values["ttl"]
         assert isinstance(ttl_s, float), "click has made it one"
@@ -84,7 +87,7 @@ def lease_command() -> click.Command:
             said |= {"what": shlex.join(behind)[:4000], **_lessee(os.getpid())}
             return _with_command(said, behind, grace if isinstance(grace, int | float) else None)
         said |= _lessee(pid) if isinstance(pid, int) else {}
-        return _for_a_shell(said)
+        return _for_a_shell(said, as_json=values[JSON_FLAG] is True)
 
     group = LeaseCommand(
         "lease",
@@ -95,6 +98,7 @@ def lease_command() -> click.Command:
                 ["--ttl"], type=Duration(), default="20m", show_default=True, help="Ends when not renewed for so long."
             ),
             click.Option(["--pid"], type=click.INT, help="Without COMMAND: the process whose memory is the lease's."),
+            json_flag(),
         ],
         invoke_without_command=True,
         help=_HELP,
@@ -117,15 +121,14 @@ def _with_command(said: Schema, words: list[str], grace_s: float | None) -> int:
             holding.close()
 
 
-def _for_a_shell(said: Schema) -> int:
+def _for_a_shell(said: Schema, *, as_json: bool) -> int:
     with leaving():
         holding = _requested(said)
         kept = False
         try:
             holding.granted()
             holding.renew()  # what follows has the whole time
-            for line in exports(holding.lease):
-                click.echo(line)
+            show(json.dumps(holding.lease).encode(), as_json, lambda: exports(holding.lease))
             say(_granted(holding.lease) + f", ends in {holding.lease.get('ttl_s'):g} s unless renewed")
             kept = True
         finally:
