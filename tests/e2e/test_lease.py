@@ -6,7 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from support.installation import Installation
+from support.installation import JOB, Installation
+from support.terminal import InTerminal
 from support.waiting import eventually_sync
 
 
@@ -33,6 +34,26 @@ def test_a_lease_brings_the_broker_up_and_is_no_job_that_down_stops_unasked(inst
         if command.poll() is None:
             os.killpg(command.pid, signal.SIGKILL)
             command.communicate()
+
+
+def test_the_terminal_is_the_commands_and_ctrl_c_reaches_it_once(installation: Installation) -> None:
+    heard, over = installation.directory / "heard", installation.directory / "over"
+    script = (
+        f"trap 'echo INT >> {heard}' INT; [ -t 0 ] && [ -t 1 ] && read word && echo got $word; "
+        f"while [ ! -e {over} ]; do sleep 0.1; done; exit 9"
+    )
+    seen = InTerminal([JOB, "lease", "--", "sh", "-c", script], installation.environ, installation.directory)
+    try:
+        seen.until_text("lease 1 on", within_s=40)
+        seen.type("hello\n")
+        seen.until_text("got hello")
+        seen.type("\x03")
+        eventually_sync(heard.exists)
+        over.touch()
+        assert seen.ended() == 9, seen.screen.text
+        assert heard.read_text() == "INT\n"
+    finally:
+        seen.close()
 
 
 def test_what_a_lease_is_given_wrong_is_told_before_anything_waits(installation: Installation, tmp_path: Path) -> None:

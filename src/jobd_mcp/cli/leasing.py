@@ -184,20 +184,21 @@ def exports(lease: Schema) -> list[str]:
 def run(holding: Holding, words: Sequence[str], environ: Mapping[str, str], grace_s: float | None) -> int:
     """Run the command under a lease that was granted; its exit code, 128 + n for a signal. Raises Failure if the lease
     was lost meanwhile."""
-    try:
-        # Before exec, in the child, one system call: no lock that a thread of ours could hold is needed for it.
-        command = subprocess.Popen(
-            list(words),
-            env={**environ, **variables(holding.lease)},
-            preexec_fn=_ends_with_us(),  # noqa: PLW1509
-        )
-    except FileNotFoundError:
-        say(f"{words[0]}: not found")
-        return NOT_FOUND
-    except OSError as error:
-        say(f"{words[0]}: {error.strerror or error}")
-        return NOT_EXECUTABLE
-    with _passing_on(command):
+    with _passing_on() as signals:
+        try:
+            # Before exec, in the child, one system call: no lock that a thread of ours could hold is needed for it.
+            command = subprocess.Popen(
+                list(words),
+                env={**environ, **variables(holding.lease)},
+                preexec_fn=_ends_with_us(),  # noqa: PLW1509
+            )
+        except FileNotFoundError:
+            say(f"{words[0]}: not found")
+            return NOT_FOUND
+        except OSError as error:
+            say(f"{words[0]}: {error.strerror or error}")
+            return NOT_EXECUTABLE
+        signals.go_to(command)
         holding.watch(command, grace_s)
         code = command.wait()
     if holding.lost is not None:
@@ -215,22 +216,34 @@ def _ends_with_us() -> Callable[[], object] | None:
     return lambda: prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
 
+class _Signals:
+    """Signals to this process are the command's. What the terminal sends has reached it already, once it is there."""
+
+    def __init__(self) -> None:
+        self._command: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+
+    def heard(self, number: int, frame: FrameType | None) -> None:
+        if self._command is None:
+            self._early.append(number)
+        elif signal.Signals(number).name not in FROM_THE_TERMINAL or not _is_foreground():
+            self._command.send_signal(number)
+
+    def go_to(self, command: subprocess.Popen[bytes]) -> None:
+        self._command = command
+        for number in self._early:
+            command.send_signal(number)
+
+
 @contextmanager
-def _passing_on(command: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Signals to this process are the command's. What the terminal sends has reached it already."""
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        if signal.Signals(number).name in FROM_THE_TERMINAL and _is_foreground():
-            return
-        command.send_signal(number)
-
-    before = {}
+def _passing_on() -> Iterator[_Signals]:
+    signals, before = _Signals(), {}
     for name in PASSED_ON:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, pass_on)
+            before[number] = signal.signal(number, signals.heard)
     try:
-        yield
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
