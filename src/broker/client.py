@@ -28,6 +28,7 @@ from broker.wire.jobs import (
     Submitted,
     Waited,
 )
+from broker.wire.leases import Lease, LeaseRequest, LeaseState
 from broker.wire.problems import Problem, Refused
 from broker.wire.states import JobState, Scope
 from broker.wire.system import TokenList, TokenMade, TokenRequest, Whoami
@@ -194,6 +195,23 @@ class BrokerClient:
 
     async def worker_remove(self, worker: str) -> WorkerList:
         return await self._call(WorkerList, "DELETE", f"/v1/workers/{quote(worker, safe='')}")
+
+    # ---- leases
+
+    async def lease_request(self, request: LeaseRequest) -> Lease:
+        """Ask for a lease. Not idempotent: after `Unreachable` there may be one, which expires by itself."""
+        return await self._call(Lease, "POST", "/v1/leases", body=request)
+
+    async def lease_get(self, job: int, *, unless: LeaseState | None = None, wait_s: float = 0) -> Lease:
+        """Waits at most `wait_s` (≤ 40 s) while it stands as `unless` says."""
+        query: Query = {"unless": unless.value if unless else None, "wait_s": wait_s}
+        return await self._call(Lease, "GET", f"/v1/leases/{job}", query=query, answer_s=wait_s + MARGIN_S)
+
+    async def lease_renew(self, job: int) -> Lease:
+        return await self._call(Lease, "POST", f"/v1/leases/{job}/renew")
+
+    async def lease_release(self, job: int, *, force: bool = False) -> Lease:
+        return await self._call(Lease, "DELETE", f"/v1/leases/{job}", query={"force": force})
 
     # ---- the broker itself
 

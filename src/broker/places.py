@@ -27,6 +27,19 @@ def machine_id() -> str:
     return hashlib.sha256(b"jobd %x %s" % (uuid.getnode(), os.uname().nodename.encode())).hexdigest()[:12]
 
 
+def boot_id() -> str:
+    """An id of this machine's present boot."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+    except OSError:
+        return f"{uuid.getnode():x}"  # macOS: no boot id without a child process; the machine alone must do
+
+
+def machine_identity() -> str:
+    """`machine:boot`: what workers register, and what says that something else is on the same machine."""
+    return f"{machine_id()}:{boot_id()}"
+
+
 def state_dir(configured: Path | None, environ: Mapping[str, str]) -> Path:
     """The state directory, not yet made. On a network file system: under the machine's own storage."""
     if configured is not None:

@@ -15,7 +15,7 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +67,9 @@ class StartFailed(LocalError):
 class RunningJobs(LocalError):
     """The broker was not stopped, because jobs are running. `ids` are the first of them."""
 
-    def __init__(self, ids: list[int], total: int) -> None:
-        shown = ", ".join(str(id_) for id_ in ids[:20]) + (", …" if total > 20 else "")
+    def __init__(self, ids: list[int], total: int, leases: Collection[int] = ()) -> None:
+        shown = ", ".join(f"{id_} (a lease)" if id_ in leases else str(id_) for id_ in ids[:20])
+        shown += ", …" if total > 20 else ""
         super().__init__(
             f"{total} job{'s are' if total != 1 else ' is'} running: {shown}. Leave them running with --keep-jobs, "
             "or stop them first with --stop-jobs."
@@ -288,9 +289,9 @@ def down(environ: Mapping[str, str], jobs: Literal["refuse", "keep", "stop"] = "
     found = find(at)
     if found is None:
         return False
-    running, total = _running(at)
+    running, total, leases = _running(at)
     if running and jobs == "refuse":
-        raise RunningJobs(running, total)
+        raise RunningJobs(running, total, leases)
     if running and jobs == "stop":
         _stop_jobs(at)
     require_broker(found.pid)
@@ -448,17 +449,19 @@ def _last_lines(log: Path, beginning: int, count: int = 15) -> str:
     return "\n".join(lines[-count:]) or f"(it wrote nothing to {log})"
 
 
-def _running(at: Here) -> tuple[list[int], int]:
-    """Ids of jobs that have, or may have, a process (the first hundred), and how many there are."""
+def _running(at: Here) -> tuple[list[int], int, set[int]]:
+    """Ids of jobs that have, or may have, a process (the first hundred), how many there are, and which are leases."""
     ids: list[int] = []
+    leases: set[int] = set()
     total = 0
     for state in ("assigned", "running"):
         answer = _ask(at, Request("GET", "/v1/jobs", (("state", state), ("limit", "100"))))
         jobs = [as_object(job) for job in as_list(answer.get("jobs"))]
         ids.extend(id_ for job in jobs if isinstance(id_ := job.get("id"), int))
+        leases |= {id_ for job in jobs if job.get("kind") == "lease" and isinstance(id_ := job.get("id"), int)}
         found = answer.get("total")
         total += found if isinstance(found, int) else len(jobs)
-    return sorted(ids), total
+    return sorted(ids), total, leases
 
 
 def _stop_jobs(at: Here) -> None:
@@ -466,7 +469,7 @@ def _stop_jobs(at: Here) -> None:
     deadline = time.monotonic() + STOP_JOBS_LIMIT_S
     asked: set[int] = set()
     while True:
-        ids, _ = _running(at)
+        ids, _, _ = _running(at)
         if not ids:
             return
         if time.monotonic() > deadline:

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 import anyio
 
+from broker.wire.leases import LESSEE
 from broker.wire.states import LimitCode, OnWorkerLost
 from broker.wire.workers import Checkpoints, Final, Outcome, Reached
 from worker.probe.devices import Tree
@@ -217,9 +218,11 @@ class Shim:
         record = records.read_start(str(self.directory))
         if record is None:
             return None
-        roots = frozenset((who["pid"], who["starttime"]) for who in (record["shim"], record["process"]))
+        roots = {(who["pid"], who["starttime"]) for who in (record["shim"], record["process"])}
+        if (lessee := _lessee(self.spec.env)) is not None:
+            roots.add(lessee)
         group = self._record["cgroup"]
-        return Tree(self.name, roots, "/" + "/".join(Path(group).parts[-2:]) if group else None)
+        return Tree(self.name, frozenset(roots), "/" + "/".join(Path(group).parts[-2:]) if group else None)
 
     def stopping(self) -> str | None:
         """Id of the stop request that is being carried out."""
@@ -392,6 +395,12 @@ def _reached(record: ExitRecord) -> Reached | None:
         if limit is None
         else Reached(code=LimitCode(limit["code"]), limit_s=limit["limit_s"], seen_s=limit["seen_s"])
     )
+
+
+def _lessee(env: Mapping[str, str]) -> tuple[int, int] | None:
+    """The process for which an assignment only holds: what it and its descendants use is the assignment's."""
+    pid, _, start = env.get(LESSEE, "").partition(":")
+    return (int(pid), int(start)) if pid.isdecimal() and start.isdecimal() else None
 
 
 def _complete_index(out: Path, idx: Path) -> None:

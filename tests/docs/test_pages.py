@@ -67,7 +67,9 @@ def parse(arguments: list[str]) -> click.Command:
     command: click.Command = job
     context = click.Context(job, info_name="job")
     rest = list(arguments)
-    while isinstance(command, click.Group) and (rest or not command.invoke_without_command):
+    while isinstance(command, click.Group) and (
+        not command.invoke_without_command or (rest and not rest[0].startswith("-"))
+    ):
         name = rest.pop(0)
         found = command.get_command(context, name)
         if found is None:

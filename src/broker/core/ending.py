@@ -17,7 +17,7 @@ FIELD_OF_LIMIT = {code: f"{code.value}_s" for code in LimitCode}
 def confirmed(job: JobRow, assignment: AssignmentRow) -> Cause | None:
     """What a stop that was requested comes to once nothing runs any more; None: none was requested that decides it."""
     match assignment.stop.kind if assignment.stop is not None else None:
-        case StopKind.CANCEL:
+        case StopKind.CANCEL | StopKind.LEASE_RELEASED | StopKind.LEASE_EXPIRED:
             return Cause.STOP_CONFIRMED
         case StopKind.WALL:
             return Cause.TIME_LIMIT
@@ -76,6 +76,8 @@ def _live_end(job: JobRow, assignment: AssignmentRow, final: Final, max_losses: 
         case Outcome.LIMIT:
             # Cancel > limit > preempt, whichever of them delivered the TERM.
             return Cause.STOP_CONFIRMED if stopped is Cause.STOP_CONFIRMED else Cause.TIME_LIMIT
+        case Outcome.STOPPED if _released(assignment) and implies_start(final):
+            return Cause.SUCCEED  # it was held for as long as it was wanted
         case Outcome.STOPPED:
             if final.limit is not None and stopped is not Cause.STOP_CONFIRMED:
                 return Cause.TIME_LIMIT
@@ -89,6 +91,10 @@ def _live_end(job: JobRow, assignment: AssignmentRow, final: Final, max_losses: 
         case Outcome.NEVER_EXECUTED:
             return stopped or Cause.NEVER_EXECUTED
     assert_never(final.outcome)
+
+
+def _released(assignment: AssignmentRow) -> bool:
+    return assignment.stop is not None and assignment.stop.kind is StopKind.LEASE_RELEASED
 
 
 def _late_end(final: Final) -> Cause | None:
@@ -132,6 +138,8 @@ def told_of_end(job: JobRow, assignment: AssignmentRow, final: Final, cause: Cau
             return _of_limit(final.limit or _wall_seen(job, assignment))
         case Cause.PREEMPT_STOPPED | Cause.PREEMPT_REQUEUED:
             return of_preemption(assignment)
+        case Cause.STOP_CONFIRMED | Cause.SUCCEED if (lease := of_lease(assignment)) is not None:
+            return lease
         case Cause.STOP_CONFIRMED if final.outcome is Outcome.LIMIT:
             return Told("stopped", "stopped on request")
         case Cause.LATE_FAIL if final.limit is not None:
@@ -155,6 +163,14 @@ def told_of_loss(job: JobRow, assignment: AssignmentRow, cause: Cause, code: str
 
 def of_preemption(assignment: AssignmentRow) -> Told:
     return Told("preempted", assignment.stop.why if assignment.stop is not None else "preempted")
+
+
+def of_lease(assignment: AssignmentRow) -> Told | None:
+    """Why a lease ended, if it was for its own sake."""
+    stop = assignment.stop
+    if stop is None or stop.kind not in (StopKind.LEASE_RELEASED, StopKind.LEASE_EXPIRED):
+        return None
+    return Told(stop.kind.value, stop.why)
 
 
 def _of_limit(reached: Reached) -> Told:

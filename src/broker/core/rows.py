@@ -18,6 +18,8 @@ class StopKind(StrEnum):
     CANCEL = "cancel"
     WALL = "wall"
     PREEMPT = "preempt"
+    LEASE_EXPIRED = "lease_expired"
+    LEASE_RELEASED = "lease_released"
     WORKER_ENDS = "worker_ends"
     START_LIMIT = "start_limit"
 
@@ -66,6 +68,7 @@ class JobRow(NamedTuple):
     queued_at: int
     started_at: int | None
     ended_at: int | None
+    leased: bool = False  # it stands for a lease
 
 
 class AssignmentRow(NamedTuple):

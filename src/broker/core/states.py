@@ -522,11 +522,18 @@ def _events(job: JobRow, assignment: AssignmentRow | None, cause: Cause, rule: R
     if cause is Cause.CLAIM and assignment is not None:
         data |= {"worker": assignment.worker_name}
     said = [Said(rule.event, data)]
+    if cause is Cause.START and job.leased:
+        said.append(Said(E.LEASE_GRANTED, {"gpus": _devices(assignment)}))
     if rule.job_to is not None and rule.job_to is not job.state:
         own = _STATE_EVENT.get(rule.job_to)
         if own is not None and own is not rule.event:
             said.append(Said(own, data))
     return tuple(said)
+
+
+def _devices(assignment: AssignmentRow | None) -> list[str]:
+    given = assignment.given if assignment is not None else None
+    return [share.uuid for share in given.gpus or ()] if given is not None else []
 
 
 def _given(lease_until: int | None) -> int:

@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 
 from broker.store.contract import StorageError, StorageFull
 from broker.wire.jobs import CancelRequest, JobSpec, PreemptRequest
+from broker.wire.leases import LeaseRequest
 from broker.wire.problems import FieldProblem, Problem, ProblemCode, Refused
 from broker.wire.workers import WorkerUpdate
 
@@ -30,6 +31,7 @@ STATUS: Mapping[ProblemCode, int] = {
     C.UNKNOWN_JOB: 404,
     C.UNKNOWN_WORKER: 404,
     C.UNKNOWN_ATTEMPT: 404,
+    C.UNKNOWN_LEASE: 404,
     C.UNKNOWN_TOKEN: 404,
     C.NOT_FOUND: 404,
     C.METHOD_NOT_ALLOWED: 405,
@@ -150,7 +152,7 @@ def _model_of(method: str, path: str) -> type[BaseModel]:
     """Whose fields a wrong name was meant to be one of."""
     if method == "PATCH":
         return WorkerUpdate
-    bodies: Mapping[str, type[BaseModel]] = {"jobs": JobSpec, "preempt": PreemptRequest}
+    bodies: Mapping[str, type[BaseModel]] = {"jobs": JobSpec, "preempt": PreemptRequest, "leases": LeaseRequest}
     return bodies.get(path.rstrip("/").rpartition("/")[2], CancelRequest) if method == "POST" else CancelRequest
 
 

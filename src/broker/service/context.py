@@ -47,6 +47,7 @@ class Broker:
     version: str
     fits: Fits = field(default_factory=Fits)
     unstarted: Since = field(default_factory=Since)
+    idle_leases: Since = field(default_factory=Since)
 
     @property
     def lease_ms(self) -> int:

@@ -8,6 +8,7 @@ from functools import partial
 
 import structlog
 
+from broker.core.leases import delivered
 from broker.core.matching import Shape, never, reasons
 from broker.core.placement import Demand, Held, choose
 from broker.core.rows import AssignmentRow, JobRow
@@ -294,7 +295,7 @@ def _delivery(broker: Broker, asked: _Asked, job: JobRow, attempt: int, token: s
         job=job.id,
         attempt=attempt,
         token=token,
-        spec=asked.spec,
+        spec=delivered(asked.spec) if job.leased else asked.spec,
         lease_s=broker.pending_lease_ms / 1000,
         restarts=job.restarts,
         array=asked.array,

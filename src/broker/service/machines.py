@@ -141,6 +141,12 @@ def troubles(tx: Tx, worker: str, uuids: Collection[str]) -> list[str]:
     return found
 
 
+def facts_of(tx: Tx, worker: str) -> Facts | None:
+    """What a worker's machine has, as it said last."""
+    row = tx.one("facts_of_worker", worker=worker)
+    return _facts(row["json"]) if row is not None else None
+
+
 @lru_cache(maxsize=512)
 def _facts(json_: str) -> Facts:
     return Facts.model_validate_json(json_)
@@ -154,9 +160,8 @@ def _held(tx: Tx) -> list[tuple[str, Held]]:
 
 def host_of(tx: Tx, worker: Row) -> Host:
     """What one worker has besides cpus, and what is left of it. Three statements: only for jobs that ask for that."""
-    row = tx.one("facts_of_worker", worker=worker["id"])
     ignored = frozenset(row["uuid"] for row in tx.all("ignored_offers_of", worker=worker["id"]))
-    return _host(worker, _facts(row["json"]) if row is not None else None, ignored, _held(tx))
+    return _host(worker, facts_of(tx, worker["id"]), ignored, _held(tx))
 
 
 def _host(worker: Row, facts: Facts | None, ignored: frozenset[str], held: list[tuple[str, Held]]) -> Host:

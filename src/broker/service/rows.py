@@ -62,6 +62,7 @@ def job_row(row: Row) -> JobRow:
         queued_at=row["queued_at"],
         started_at=row["started_at"],
         ended_at=row["ended_at"],
+        leased=row["lease_ttl_ms"] is not None,
     )
 
 

@@ -13,9 +13,16 @@ from broker.wire.states import JobState
 
 
 def request_stop(
-    tx: Tx, broker: Broker, job: JobRow, assignment: AssignmentRow, kind: StopKind, by: str, why: str
+    tx: Tx,
+    broker: Broker,
+    job: JobRow,
+    assignment: AssignmentRow,
+    kind: StopKind,
+    by: str,
+    why: str,
+    grace_s: float | None = None,
 ) -> bool:
-    """Ask the holder to stop. A stronger request replaces a weaker one; a weaker one changes nothing: False."""
+    """Ask the holder to stop; `grace_s`: in another time than the job's. A stronger request replaces a weaker one; a weaker one changes nothing: False."""
     strength = list(StopKind)
     if assignment.stop is not None and strength.index(assignment.stop.kind) <= strength.index(kind):
         return False
@@ -24,7 +31,7 @@ def request_stop(
         kind=kind,
         by=by,
         why=why,
-        grace_s=job.grace_s,
+        grace_s=job.grace_s if grace_s is None else grace_s,
         at=tx.now_ms,
         early=job.state is JobState.ASSIGNED,
     )

@@ -19,6 +19,7 @@ from broker.service.transition import event, event_of_array, join_line
 from broker.store.contract import Tx, Value
 from broker.wire.events import EventType
 from broker.wire.jobs import JobSpec, Submitted
+from broker.wire.leases import LESSEE
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import JobState
 
@@ -34,47 +35,45 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
     specification leaves open is decided here, once: a later change of a project's defaults is for later jobs.
     """
     whole = effective(spec, broker.settings.projects)
-    spec = whole.spec
-    _admit_environment(spec)
-    warnings = _warnings(whole)
-
-    def fn(tx: Tx) -> Submitted:
-        parents, verdict = _parents(tx, spec)
-        shape, place = _shape(tx, spec), place_of(spec)
-        until = _schedule_until(broker, spec) if verdict.open == 0 else None
-        row = _row(tx, whole, shape, place, caller.actor) | {"blocked": verdict.open, "schedule_until": until}
-        first = _insert(tx, spec.count, row)
-        count = spec.count or 1
-        tx.run_many(
-            "add_dependency",
-            [{"child": job, "parent": parent} for job in range(first, first + count) for parent in parents],
-        )
-        tx.run("count_state", project=spec.project, state=JobState.QUEUED.value, by=count)
-        if verdict.open == 0:
-            join_line(tx, first, shape)  # members have the same priority, and stand behind the first one
-        if spec.count is None:
-            event(tx, EventType.JOB_SUBMITTED, job=first, project=spec.project, actor=caller.actor)
-        else:
-            event_of_array(tx, EventType.JOB_SUBMITTED, first, caller.actor)
-        hopeless = (
-            views.waits_for(verdict.because)
-            if verdict.because
-            else views.hopeless(tx, broker.fits, Shape.of(spec), place)
-        )
-        if spec.count is None:
-            return Submitted(id=first, state=JobState.QUEUED, waiting=hopeless, warnings=warnings)
-        return Submitted(
-            array=first,
-            count=count,
-            ids=f"{first}..{first + count - 1}",
-            state=JobState.QUEUED,
-            waiting=hopeless,
-            warnings=warnings,
-        )
-
-    answer = await broker.store.run(fn, admits=True)
+    _admit_environment(whole.spec)
+    answer = await broker.store.run(lambda tx: accept(tx, broker, caller, whole), admits=True)
     failpoint("submitted")
     return answer
+
+
+def accept(tx: Tx, broker: Broker, caller: Caller, whole: Effective) -> Submitted:
+    """Keep it, in this transaction."""
+    spec = whole.spec
+    parents, verdict = _parents(tx, spec)
+    shape, place = _shape(tx, spec), place_of(spec)
+    until = _schedule_until(broker, spec) if verdict.open == 0 else None
+    row = _row(tx, whole, shape, place, caller.actor) | {"blocked": verdict.open, "schedule_until": until}
+    first = _insert(tx, spec.count, row)
+    count = spec.count or 1
+    tx.run_many(
+        "add_dependency",
+        [{"child": job, "parent": parent} for job in range(first, first + count) for parent in parents],
+    )
+    tx.run("count_state", project=spec.project, state=JobState.QUEUED.value, by=count)
+    if verdict.open == 0:
+        join_line(tx, first, shape)  # members have the same priority, and stand behind the first one
+    if spec.count is None:
+        event(tx, EventType.JOB_SUBMITTED, job=first, project=spec.project, actor=caller.actor)
+    else:
+        event_of_array(tx, EventType.JOB_SUBMITTED, first, caller.actor)
+    hopeless = (
+        views.waits_for(verdict.because) if verdict.because else views.hopeless(tx, broker.fits, Shape.of(spec), place)
+    )
+    if spec.count is None:
+        return Submitted(id=first, state=JobState.QUEUED, waiting=hopeless, warnings=_warnings(whole))
+    return Submitted(
+        array=first,
+        count=count,
+        ids=f"{first}..{first + count - 1}",
+        state=JobState.QUEUED,
+        waiting=hopeless,
+        warnings=_warnings(whole),
+    )
 
 
 def _admit_environment(spec: JobSpec) -> None:
@@ -85,6 +84,13 @@ def _admit_environment(spec: JobSpec) -> None:
             f"{DEVICES} says which devices a job was given: it can't be set",
             field="env",
             hint="ask for devices with gpus or vram_gb; a job that asks for none sees none",
+        )
+    if LESSEE in (spec.env or {}):
+        raise Refused(
+            ProblemCode.INVALID_SPEC,
+            f"{LESSEE} says whose memory of a device is a lease's: it can't be set",
+            field="env",
+            hint="job lease asks for devices for a process that is no job",
         )
 
 
@@ -172,6 +178,11 @@ def _insert(tx: Tx, count: int | None, row: dict[str, Value]) -> int:
 
 def _shown(spec: JobSpec) -> str:
     text = spec.command if spec.command is not None else shlex.join(spec.argv or [])
+    return cut(text)
+
+
+def cut(text: str) -> str:
+    """One line, as it is shown."""
     text = " ".join(text.split())
     return text if len(text) <= COMMAND_SHOWN else text[: COMMAND_SHOWN - 1] + "…"
 

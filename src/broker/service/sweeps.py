@@ -14,7 +14,7 @@ from broker.core.ending import loss, told_of_loss
 from broker.core.rows import AssignmentRow, JobRow, StopKind
 from broker.core.states import LIVE, Cause, Facts, Illegal
 from broker.failpoint import failpoint
-from broker.service import machines, retention
+from broker.service import leases, machines, retention
 from broker.service.context import Broker
 from broker.service.rows import read_assignment, read_job
 from broker.service.stops import request_stop
@@ -164,6 +164,24 @@ def _end_unscheduled(id_: int, tx: Tx, *, listened: int) -> bool:
     return True
 
 
+async def expire_leases_of_lessees(broker: Broker) -> None:
+    """Leases for work that is no job, and whose lessee was not heard in time: to be given back."""
+    listened = broker.listening.now_ms()
+    await _all(
+        broker,
+        lambda tx: tx.all("lessees_silent", listened=listened, limit=BATCH),
+        partial(leases.expire, broker=broker, listened=listened),
+    )
+
+
+async def tell_idle_leases(broker: Broker) -> None:
+    """Leases of which nothing has been on their devices for `lease_idle_s`, as far as this process has seen it."""
+    idle_s = broker.settings.lease_idle_s
+    idle = await broker.store.read(leases.idle)
+    due = broker.idle_leases.for_longer(idle, int(idle_s * 1000), broker.listening.now_ms())
+    await _each(broker, due, partial(leases.tell_idle, idle_s=idle_s))
+
+
 SWEEPS = (
     Sweep("leases", every=lambda broker: broker.settings.sweep_s, run=expire_leases),
     Sweep(
@@ -172,6 +190,12 @@ SWEEPS = (
         run=stop_slow_starts,
     ),
     Sweep("retention", every=retention.every_s, run=retention.prune),
+    Sweep("lessees", every=lambda broker: broker.settings.sweep_s, run=expire_leases_of_lessees),
+    Sweep(
+        "idle_leases",
+        every=lambda broker: max(broker.settings.sweep_s, broker.settings.lease_idle_s / 8),
+        run=tell_idle_leases,
+    ),
     Sweep("walls", every=lambda broker: broker.settings.sweep_s, run=stop_overdue),
     Sweep("schedules", every=lambda broker: broker.settings.sweep_s, run=end_unscheduled),
 )

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from broker.core.graph import Parent
 from broker.core.matching import Machine, Shape, never, waiting
+from broker.core.rows import JobRow
 from broker.service import rows, unreadable
 from broker.service.machines import Shown, host_of, troubles
 from broker.service.rows import given, peak, reached
@@ -160,6 +161,7 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
         state=state,
         name=row["name"],
         project=row["project"],
+        kind="lease" if row["lease_ttl_ms"] is not None else None,
         command=row["command"],
         array=row["array_id"],
         array_index=row["array_index"],
@@ -305,6 +307,11 @@ def reason(row: Row) -> Reason | None:
         limit_s=limit.limit_s if own and limit else None,
         seen_s=limit.seen_s if own and limit else None,
     )
+
+
+def told(job: JobRow) -> Reason | None:
+    """The same of a job that was read."""
+    return None if job.reason_code is None else Reason(code=job.reason_code, message=job.reason or job.reason_code)
 
 
 def _duration(row: Row, now_ms: int) -> float | None:

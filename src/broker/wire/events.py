@@ -38,6 +38,10 @@ class EventType(StrEnum):
         "job_resurrected",
         "A job that was declared lost is in fact alive, or ended; its holder came back.",
     )
+    LEASE_GRANTED = "lease_granted", "A lease has what it asked for; the data name its devices."
+    LEASE_RELEASED = "lease_released", "Its lessee gave a lease back, or left the queue."
+    LEASE_EXPIRED = "lease_expired", "A lease was not renewed in its time."
+    LEASE_IDLE = "lease_idle", "Nothing of the lease is on its devices, for lease_idle_s; told once."
     ASSIGNMENT_ACKED = "assignment_acked", "The worker has the assignment and may execute it."
     ASSIGNMENT_EXPIRED = "assignment_expired", "The lease ran out, or the worker came back without it."
     ASSIGNMENT_REFUSED = "assignment_refused", "The worker said no before executing; the data say why."

@@ -15,6 +15,7 @@ class ProblemCode(StrEnum):
     UNKNOWN_JOB = "unknown_job"
     UNKNOWN_WORKER = "unknown_worker"
     UNKNOWN_ATTEMPT = "unknown_attempt"
+    UNKNOWN_LEASE = "unknown_lease"
     UNKNOWN_TOKEN = "unknown_token"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"

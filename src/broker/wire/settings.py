@@ -94,6 +94,9 @@ class BrokerSettings(Settings):
         le=64,
         description="A worker that fails to start this many different jobs in a row is cordoned. 0: never.",
     )
+    lease_idle_s: float = Field(
+        default=600, gt=0, le=86_400, description="A lease whose devices nothing of it uses for so long says so, once."
+    )
     wall_margin_s: float = Field(
         default=30,
         ge=0,
@@ -170,8 +173,8 @@ class WorkerSettings(ClientSettings):
 
 ALL: tuple[type[Settings], ...] = (ClientSettings, BrokerSettings, WorkerSettings)
 OTHER_KEYS = {"config": "Path of jobd.toml. Default: jobd/jobd.toml in the XDG config directory."}
-# Known to every program here, though no model has them: set by tests and by .ci/run.
-FOREIGN_KEYS = {"test_require"}
+# Known to every program here, though no model has them: set by tests and by .ci/run, and for what runs under a lease.
+FOREIGN_KEYS = {"test_require", "lease", "lessee"}
 
 S = TypeVar("S", bound=Settings)
 

@@ -81,12 +81,18 @@ def reason(entry: Json) -> str:
     return text(as_object(entry).get("message")) or text(as_object(entry).get("code"))
 
 
+def what(job: Schema) -> str:
+    """What a job is, by its name or its command; a lease says that it is one."""
+    shown = text(job.get("name")) or text(job.get("command"))
+    return f"lease: {shown}" if job.get("kind") == "lease" else shown
+
+
 def job_line(job: Schema) -> str:
     """One job in one line: `job 42 failed: exit code 3 (1.2 s)`."""
     why = reason(job.get("reason")) or reason(job.get("waiting"))
     took = duration(job.get("duration_s"))
     stopping = as_object(job.get("stopping"))
-    line = f"job {text(job.get('id'))} {text(job.get('state'))}"
+    line = f"{text(job.get('kind')) or 'job'} {text(job.get('id'))} {text(job.get('state'))}"
     if stopping:
         line += f", being stopped by {text(stopping.get('by'))} ({text(stopping.get('why'))})"
     return line + (f": {why}" if why else "") + (f" ({took})" if took else "")
@@ -119,7 +125,7 @@ def job_list(answer: Json) -> list[str]:
             text(job.get("worker")),
             duration(job.get("duration_s")),
             ago(job.get("created_at")),
-            text(job.get("name")) or text(job.get("command")),
+            what(job),
             reason(job.get("reason") or job.get("waiting")),
         ]
         for job in jobs

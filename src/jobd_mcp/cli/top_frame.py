@@ -10,7 +10,7 @@ from jobd_mcp.cli import cells, machines
 from jobd_mcp.cli.colours import OF_STATE
 from jobd_mcp.cli.columns import Column, laid_out
 from jobd_mcp.cli.machines import number
-from jobd_mcp.cli.rendering import duration, reason, text
+from jobd_mcp.cli.rendering import duration, reason, text, what
 from jobd_mcp.cli.top_feed import SHOWN_STATES, Snapshot
 from jobd_mcp.schemas import Schema, as_list, as_object
 
@@ -137,7 +137,7 @@ def _jobs(shown: Snapshot, columns: int, most: int, now: Now) -> list[Line]:
             "stopping" if job.get("stopping") else text(job.get("state")),
             text(job.get("worker")),
             _time(job, shown, now),
-            text(job.get("name")) or text(job.get("command")),
+            what(job),
             reason(job.get("waiting")),
         ]
         for job in shown.jobs

@@ -5,11 +5,10 @@ from __future__ import annotations
 import platform
 import re
 import shutil
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.places import machine_id
+from broker.places import machine_identity
 from worker.probe.resources import usable_cores
 
 
@@ -26,7 +25,7 @@ def look() -> Machine:
     host = platform.node() or "localhost"
     return Machine(
         host=host[:200],
-        identity=f"{machine_id()}:{_boot_id()}",
+        identity=machine_identity(),
         platform=f"{platform.system().lower()}-{platform.machine().lower()}"[:200],
         cores=usable_cores(),
     )
@@ -40,10 +39,3 @@ def name_of(host: str) -> str:
 
 def free_mb(path: Path) -> float:
     return shutil.disk_usage(path).free / 2**20
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
-    except OSError:
-        return f"{uuid.getnode():x}"  # macOS: no boot id without a child process; the machine alone must do
