@@ -86,6 +86,8 @@ class _Lane:
             self.pending -= 1
 
     async def close(self) -> None:
+        while self.pending:  # a thread closes its connection after what was asked of it before
+            await asyncio.sleep(0.001)
         self._disk.forget(self._one)
         self._one.close()
 
