@@ -9,6 +9,7 @@ import shlex
 
 from broker.core import graph
 from broker.core.effective import Effective, effective, seconds
+from broker.core.fingerprint import fingerprint
 from broker.core.matching import Shape
 from broker.core.placement import Demand
 from broker.failpoint import failpoint
@@ -148,6 +149,7 @@ def _row(tx: Tx, whole: Effective, shape: int, place: str, actor: str) -> dict[s
         "scheduling_timeout_s": seconds(spec.scheduling_timeout_s),
         "dependency_policy": spec.dependency_policy.value,
         "env_kept": int(bool(spec.env)),
+        "fingerprint": fingerprint(spec),
         "actor": actor,
         "now": tx.now_ms,
     }

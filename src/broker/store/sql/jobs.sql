@@ -92,12 +92,13 @@ SELECT state, count(*) AS n FROM jobs INDEXED BY jobs_by_array WHERE array_id = 
 -- A job is accepted.
 INSERT INTO jobs (
   state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible, on_preempt,
-  max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, created_at, queued_at
+  max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, fingerprint,
+  created_at, queued_at
 )
 VALUES (
   'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :preemptible,
   :on_preempt, :max_wall_s, :scheduling_timeout_s, :schedule_until, :actor, :blocked, :dependency_policy, :env_kept,
-  :now, :now
+  :fingerprint, :now, :now
 )
 RETURNING id;
 
@@ -110,13 +111,13 @@ WITH RECURSIVE members (n) AS (
 )
 INSERT INTO jobs (
   id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible,
-  on_preempt, max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, array_id,
-  array_index, created_at, queued_at
+  on_preempt, max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, fingerprint,
+  array_id, array_index, created_at, queued_at
 )
 SELECT jobs.id + members.n, jobs.state, jobs.spec, jobs.shape, jobs.project, jobs.name, jobs.command, jobs.priority,
   jobs.cpus, jobs.place, jobs.policy, jobs.grace_s, jobs.preemptible, jobs.on_preempt, jobs.max_wall_s,
   jobs.scheduling_timeout_s, jobs.schedule_until, jobs.actor, jobs.blocked, jobs.dependency_policy, jobs.env_kept,
-  jobs.id, members.n, jobs.created_at, jobs.queued_at
+  jobs.fingerprint, jobs.id, members.n, jobs.created_at, jobs.queued_at
 FROM members CROSS JOIN jobs
 WHERE jobs.id = :array
 ORDER BY members.n;
