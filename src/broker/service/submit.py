@@ -36,11 +36,11 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
     """
     whole = effective(spec, broker.settings.projects)
     spec = whole.spec
-    _admit_environment(spec)
-    warnings = _warnings(spec)
+    admit_environment(spec)
+    warnings = warnings_of(spec)
 
     def fn(tx: Tx) -> Submitted:
-        parents, verdict = _parents(tx, spec)
+        parents, verdict = parents_of(tx, spec)
         shape, place = _shape(tx, spec), place_of(spec)
         until = _schedule_until(broker, spec) if verdict.open == 0 else None
         row = _row(tx, whole, shape, place, caller.actor) | {"blocked": verdict.open, "schedule_until": until}
@@ -78,7 +78,7 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
     return answer
 
 
-def _admit_environment(spec: JobSpec) -> None:
+def admit_environment(spec: JobSpec) -> None:
     """Devices that a job takes by its environment would be counted by nobody."""
     if DEVICES in (spec.env or {}):
         raise Refused(
@@ -89,14 +89,14 @@ def _admit_environment(spec: JobSpec) -> None:
         )
 
 
-def _warnings(spec: JobSpec) -> list[str] | None:
+def warnings_of(spec: JobSpec) -> list[str] | None:
     text = spec.command if spec.command is not None else " ".join(spec.argv or [])
     if Demand.of(spec).gpus or not (found := USES_A_GPU.search(text)):
         return None
     return [f"it mentions {found[0]} and asks for no GPU, so it will see none: set gpus or vram_gb if it needs one"]
 
 
-def _parents(tx: Tx, spec: JobSpec) -> tuple[list[int], graph.Verdict]:
+def parents_of(tx: Tx, spec: JobSpec) -> tuple[list[int], graph.Verdict]:
     """The jobs to wait for, read in the transaction that inserts: none can end unseen in between.
 
     Refused: an unknown id (also the job's own: ids are given out after this), and an end that forbids the start.

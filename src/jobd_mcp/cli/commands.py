@@ -23,6 +23,7 @@ SHAPES = {
 WRITTEN = {
     "submit": "jobs:submit_command",
     "run": "jobs:run_command",
+    "preview": "jobs:preview_command",
     "wait": "jobs:wait_command",
     "logs": "logs:logs_command",
     "events": "events:events_command",
@@ -47,6 +48,7 @@ ORDER = (
     "logs",
     "wait",
     "explain",
+    "preview",
     "cancel",
     "preempt",
     "top",
@@ -56,6 +58,7 @@ ORDER = (
 )
 _EXPLICIT = {shape.operation for shape in SHAPES.values()} | {
     "job_submit",
+    "job_preview",
     "job_wait",
     "job_logs",
     "job_events",

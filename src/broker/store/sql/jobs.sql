@@ -159,11 +159,16 @@ ORDER BY priority DESC, head
 LIMIT 1;
 
 -- name: jobs_ahead
--- How many jobs of the same shape have their turn before this one; counting ends at `most`.
+-- How many jobs of a shape have their turn before one of this priority and id; counting ends at `most`. Of each line
+-- from its head on: those behind are not walked past.
 SELECT count(*) AS jobs FROM (
-  SELECT 1 FROM jobs AS other JOIN jobs AS mine ON other.shape = mine.shape
-  WHERE mine.id = :job AND other.state = 'queued' AND other.blocked = 0
-    AND (other.priority > mine.priority OR (other.priority = mine.priority AND other.id < mine.id))
+  SELECT 1 FROM lines CROSS JOIN jobs
+  WHERE lines.shape = :shape AND jobs.shape = lines.shape AND jobs.place = lines.place
+    AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.priority > :priority
+  UNION ALL
+  SELECT 1 FROM lines CROSS JOIN jobs
+  WHERE lines.shape = :shape AND jobs.shape = lines.shape AND jobs.place = lines.place
+    AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.priority = :priority AND jobs.id < :before
   LIMIT :most
 );
 
@@ -171,7 +176,7 @@ SELECT count(*) AS jobs FROM (
 -- What anyone may see of one job.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
-  jobs.logs_kept, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
+  jobs.logs_kept, jobs.priority, jobs.fingerprint, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
   a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id = :job;
