@@ -66,9 +66,7 @@ async def job_list(
 async def job_wait(
     request: Request,
     broker: The,
-    job: Annotated[
-        list[Annotated[int, Query(ge=1, le=MOST_ID)]] | None, Query(max_length=1000)
-    ] = None,
+    job: Annotated[list[Annotated[int, Query(ge=1, le=MOST_ID)]] | None, Query(max_length=1000)] = None,
     array: Annotated[int | None, Query(ge=1, le=MOST_ID, description="All members.")] = None,
     mode: Annotated[Literal["all", "any"], Query()] = "all",
     timeout_s: Annotated[float, Query(ge=0, le=86_400, description="At most 40 are waited; then call again.")] = 40,

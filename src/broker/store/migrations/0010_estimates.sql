@@ -10,3 +10,7 @@ CREATE TABLE run_times (
 CREATE INDEX run_times_by_age ON run_times (at);
 
 ALTER TABLE jobs ADD COLUMN fingerprint TEXT;
+
+-- Why the head of a line waits, as the last event of it said.
+ALTER TABLE lines ADD COLUMN told_head INTEGER;
+ALTER TABLE lines ADD COLUMN told TEXT;

@@ -67,6 +67,18 @@ RETURNING shape, place, head;
 -- Nobody stands in this line.
 DELETE FROM lines WHERE shape = :shape AND place = :place AND head IS NULL;
 
+-- name: heads_of_lines
+-- Who is next in each line, and why it waits as was told last: a page.
+SELECT lines.shape, lines.place, lines.head, lines.told_head, lines.told, shapes.key, jobs.project
+FROM lines JOIN shapes ON shapes.id = lines.shape JOIN jobs ON jobs.id = lines.head
+WHERE (lines.shape, lines.place) > (:after_shape, :after_place)
+ORDER BY lines.shape, lines.place
+LIMIT :limit;
+
+-- name: tell_of_head
+-- Why the head of a line waits is told, if it still is its head.
+UPDATE lines SET told_head = head, told = :code WHERE shape = :shape AND place = :place AND head = :head;
+
 -- name: move_count
 -- One job of a project fewer in a state, and one more in another.
 UPDATE counts SET n = n + CASE state WHEN :into THEN 1 ELSE -1 END
