@@ -47,5 +47,5 @@ def test_the_last_runs_count() -> None:
 
 
 def test_nine_of_ten_end_before_the_upper_one() -> None:
-    assert estimate(KEY, History(runs(*range(1, 21)))).upper_s == 18
+    assert estimate(KEY, History(runs(*range(1, 21)))).upper_s == 19
     assert estimate(KEY, History(runs(1, 2, 3))).upper_s == 3

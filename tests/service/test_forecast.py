@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.core.forecast import MOST_AHEAD
 from broker.service import sweeps
 
@@ -50,6 +52,7 @@ async def test_a_running_job_says_how_much_is_left_and_that_it_runs_longer_than_
     assert eta.basis == "it runs longer than the last 3 runs of this command"
 
 
+@pytest.mark.guarantee("G32")
 async def test_nothing_is_said_of_what_never_ran(bench) -> None:
     worker = await bench.registered(slots=1)
     running = await bench.submit(command="a.py")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.core.estimates import MOST_KEPT
 from broker.core.fingerprint import fingerprint
 from broker.service import history, retention
@@ -28,6 +30,7 @@ async def test_the_end_of_a_job_is_a_sample_by_its_supervisors_clock(bench) -> N
     assert (await known(bench, "python train.py --lr 0.3")).run_s == 65
 
 
+@pytest.mark.guarantee("G32")
 async def test_failures_are_kept_apart_and_stops_not_at_all(bench) -> None:
     worker = await bench.registered()
     for duration_s in (60, 70, 65):

@@ -7,6 +7,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from broker.state import DATABASE_NAME
 from broker.wire.jobs import JobSpec
 from support.tokens import tokens
@@ -22,6 +24,7 @@ def everything(directory: Path) -> dict[str, list[tuple]]:
         return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in names}
 
 
+@pytest.mark.guarantee("G32")
 async def test_it_writes_nothing(bench) -> None:
     await bench.registered(slots=1)
     await bench.submit(cpus=1)

@@ -39,7 +39,7 @@ UNKNOWN = History()
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """`run_s`: the median; `upper_s`: nine of ten end before; both None where `samples` are too few. `basis`: in words."""
+    """`run_s`: the median; `upper_s`: about nine of ten end before; both None where `samples` are too few. `basis`: in words."""
 
     run_s: float | None
     upper_s: float | None
@@ -79,8 +79,8 @@ def _times(number: int) -> str:
 
 
 def _upper(values: Sequence[float]) -> float:
-    """The smallest value that is not below nine of ten: of few, the largest."""
-    return sorted(values)[math.ceil(UPPER * len(values)) - 1]
+    """Nine of ten of those to come should not be above it: of few, the largest."""
+    return sorted(values)[min(len(values), math.ceil(UPPER * (len(values) + 1))) - 1]
 
 
 def _round(seconds: float) -> float:
