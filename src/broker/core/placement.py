@@ -173,7 +173,8 @@ class Device:
 
     def _used_mb(self, assignment: str) -> int:
         """What cannot be told counts as not used yet: the reservation stays whole."""
-        return sum(_of(self.gpu, assignment))
+        uses = [process.mb for process in self.gpu.processes or () if process.job == assignment]
+        return sum(mb or 0 for mb in uses)
 
     def __str__(self) -> str:
         """In one breath why it is not free: GPU 0: 3.1 of 24 GiB free, 20 reserved, 0.4 used by others."""
