@@ -168,7 +168,7 @@ class _Course:
         heads = [(line[0][0], shape) for shape, line in self._lines.items() if line and shape not in full]
         heads.sort(key=lambda head: head[0])
         for turn, shape in heads:
-            if reasons(shape, machine):
+            if not _fits(shape, machine):
                 full.add(shape)
                 continue
             _, run_s = self._lines[shape].popleft()
@@ -176,7 +176,7 @@ class _Course:
             self._started_unknown += run_s is None
             self._occupy(machine, shape, run_s, f"ahead {turn}")
             return turn
-        mine = self._now >= self._ready_s and self._mine not in full and not reasons(self._mine, machine)
+        mine = self._now >= self._ready_s and self._mine not in full and _fits(self._mine, machine)
         return self._last if mine else None
 
     def _occupy(self, machine: Machine, shape: Shape, run_s: float | None, name: str) -> None:
@@ -190,6 +190,11 @@ class _Course:
     def _will_end(self, one: Running) -> None:
         if one.left_s is not None:
             heappush(self._ends, (self._now + max(0.0, one.left_s), next(self._ids), one))
+
+
+def _fits(shape: Shape, machine: Machine) -> bool:
+    """Cpus first: that needs no words."""
+    return shape.cpus <= machine.free and not reasons(shape, machine)
 
 
 def _rounded(seconds: float) -> float:
