@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
@@ -24,6 +24,8 @@ from broker.wire.jobs import (
     JobList,
     JobSpec,
     PreemptRequest,
+    Preview,
+    PreviewRequest,
     StoppedJob,
     Submitted,
     Waited,
@@ -157,6 +159,10 @@ class BrokerClient:
     async def job_explain(self, job: int) -> Explained:
         """Why a job waits."""
         return await self._call(Explained, "GET", f"/v1/jobs/{job}/explain")
+
+    async def job_preview(self, spec: dict[str, Any]) -> Preview:
+        """What a submit of this specification would come to now. Nothing is kept of it."""
+        return await self._call(Preview, "POST", "/v1/jobs/preview", body=PreviewRequest(spec=spec))
 
     async def job_preempt(self, job: int, *, reason: str | None = None, force: bool = False) -> StoppedJob:
         """Stop a preemptible job that runs, to make room."""

@@ -54,6 +54,8 @@ def inlined(document: Schema, schema: Json, *, answer: bool = False, depth: int 
     for key, value in given.items():
         if key in _NOISE or key in _BOUNDS or (key == "default" and (value is None or answer)):
             continue
+        if key == "additionalProperties" and value is True:  # as if nothing were said
+            continue
         if key == "maximum" and isinstance(value, int | float) and value >= FAR_AWAY:
             continue
         if key in _LEAST and isinstance(value, int | float) and 0 <= value <= 1:

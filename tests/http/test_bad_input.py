@@ -76,6 +76,28 @@ async def test_a_bad_specification_is_refused_with_code_field_and_hint(site, bod
     assert (await site.operator.job_list()).total == before
 
 
+@pytest.mark.parametrize(("body", "field", "hint"), [spec for spec in BAD_SPECS if isinstance(spec[0], dict)])
+async def test_a_preview_of_a_bad_specification_says_the_same_and_is_no_refusal(site, body, field, hint) -> None:
+    answer = await site.unix.post(
+        "/v1/jobs/preview",
+        content=json.dumps({"spec": body}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+
+    told = answer.json()
+    assert (answer.status_code, told["valid"], told["errors"][0]["code"]) == (200, False, "invalid_spec")
+    if field:
+        assert told["errors"][0]["field"].startswith(field)
+    if hint:
+        assert told["errors"][0]["hint"] == hint
+
+
+@pytest.mark.parametrize("body", [{}, {"spec": []}, {"spec": {"command": "true"}, "more": 1}])
+async def test_only_a_call_that_is_no_preview_at_all_is_refused(site, body) -> None:
+    answer = await site.unix.post("/v1/jobs/preview", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+
+
 @pytest.mark.parametrize(
     ("content", "status"),
     [

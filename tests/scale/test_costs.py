@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from broker.core.forecast import MOST_AHEAD
+from broker.service import waits
 from broker.wire.states import JobState
 from broker.wire.workers import Outcome
 
@@ -145,3 +147,44 @@ async def test_jobs_without_devices_pay_nothing_for_those_with(counted) -> None:
 
     assert len(after.statements) == len(before.statements)
     assert after.steps < before.steps * ALMOST_THE_SAME
+
+
+async def test_explaining_a_job_walks_past_nothing_that_is_behind_it(counted) -> None:
+    await counted.registered("w1", slots=1)
+    first = await counted.submit(count=FEW)
+    few = await counted.spent(lambda: explained(counted, first + 1))
+    await counted.submit(count=MANY)
+
+    many = await counted.spent(lambda: explained(counted, first + 1))
+
+    assert many.steps <= few.steps * ALMOST_THE_SAME
+
+
+async def explained(counted, job: int) -> None:
+    assert (await counted.client.job_explain(job)).ahead.jobs == 1
+    await counted.client.job_get(job)
+
+
+async def test_estimating_a_start_is_bounded_however_many_are_ahead(counted) -> None:
+    await counted.registered("w1", slots=1)
+    first = await counted.submit(count=MOST_AHEAD + FEW)
+    few = await counted.spent(lambda: counted.client.job_get(first + MOST_AHEAD + FEW - 1))
+    more = await counted.submit(count=MANY)
+
+    many = await counted.spent(lambda: counted.client.job_get(more + MANY - 1))
+
+    assert many.steps <= few.steps * ALMOST_THE_SAME
+
+
+async def test_a_look_at_why_jobs_wait_costs_the_same_with_a_hundred_times_as_many(counted) -> None:
+    await counted.registered("w1", slots=1)
+    await counted.submit(needs=["matlab"], count=FEW)
+    await waits.tell(counted.broker)
+    few = await counted.spent(lambda: waits.tell(counted.broker))
+    await counted.submit(needs=["matlab"], count=MANY)
+    await waits.tell(counted.broker)
+
+    many = await counted.spent(lambda: waits.tell(counted.broker))
+
+    assert len(many.statements) <= len(few.statements)
+    assert many.steps <= few.steps * ALMOST_THE_SAME

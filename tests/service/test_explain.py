@@ -192,6 +192,7 @@ SITUATIONS: dict[Any, Answer] = {
                 ],
             }
         ],
+        "basis": "too little is known of how long what is in its way runs: 1.1",
         "suggestion": "wait until the devices of anna are free, or free them, or ask for vram_gb=3.1",
     },
     vram_taken_by_others: {
@@ -215,6 +216,7 @@ SITUATIONS: dict[Any, Answer] = {
                 ],
             }
         ],
+        "basis": "no end of a job makes room for it: others use what it needs",
         "suggestion": "wait until the devices of anna are free, or free them, or ask for vram_gb=5.1",
     },
     two_gpus_never_on_one_host: {
@@ -261,6 +263,7 @@ SITUATIONS: dict[Any, Answer] = {
                 ],
             }
         ],
+        "basis": "too little is known of how long what is in its way runs: 1.1",
         "suggestion": "wait: anna takes it when a job there ends, or ask for ram_gb=24",
     },
     directory_missing_on_all: {
@@ -281,6 +284,7 @@ SITUATIONS: dict[Any, Answer] = {
     },
     waits_for_a_parent: {
         "waiting": {"code": "dependencies", "message": "waits for job 1, which is queued"},
+        "basis": "it starts after job 1, and when that ends is not known",
         "suggestion": "it starts after that job; job_explain 1 says why that one waits",
     },
 }

@@ -242,6 +242,7 @@ _CHANGES: dict[str, Callable[[FoldedJob, Event], None]] = {
     "job_uncancelled": _queued,
     "job_resurrected": _resurrected,
     "job_stop_requested": _nothing,
+    "job_waiting": _nothing,
     "watchdog_fired": _nothing,
     "checkpoint_complete": _nothing,
     **{f"job_{state}": _end(state) for state in TERMINAL},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.core.matching import Machine, Shape, reasons
@@ -15,28 +15,6 @@ class Verdict:
 
     worker: str
     reasons: tuple[Reason, ...]
-
-
-# What it costs to be rid of a reason, from waiting a while to another kind of machine; what is not here is a refusal.
-_COST = {
-    "busy": 1,
-    "ram_busy": 1,
-    "resources_busy": 1,
-    "gpus_busy": 2,
-    "closed": 3,
-    "offline": 5,
-    "gpus_unusable": 6,
-    "vram": 7,
-    "ram": 7,
-    "cpus": 7,
-    "resources": 8,
-    "gpus": 8,
-    "tags": 8,
-    "worker": 9,
-    "os": 20,
-    "arch": 20,
-}
-_REFUSED_COST = 6
 
 
 def verdicts(shape: Shape, machines: Sequence[Machine], refused: Mapping[str, Reason]) -> list[Verdict]:
@@ -52,7 +30,7 @@ def verdicts(shape: Shape, machines: Sequence[Machine], refused: Mapping[str, Re
 
 
 def _cost(verdict: Verdict) -> int:
-    return sum(_COST.get(reason.code, _REFUSED_COST) for reason in verdict.reasons)
+    return sum(KNOWN.get(reason.code, _A_REFUSAL).cost for reason in verdict.reasons)
 
 
 def suggestion(shape: Shape, found: Sequence[Verdict]) -> str:
@@ -66,55 +44,94 @@ def suggestion(shape: Shape, found: Sequence[Verdict]) -> str:
         return (
             f"no worker is called {shape.worker}: leave worker out, or start one with JOBD_WORKER_NAME={shape.worker}"
         )
-    return "; ".join(dict.fromkeys(_change(reason, shape, nearest.worker) for reason in nearest.reasons))
+    return "; ".join(dict.fromkeys(change(reason, shape, nearest.worker) for reason in nearest.reasons))
 
 
 def _is_pinned_elsewhere(verdict: Verdict) -> bool:
     return any(reason.code == "worker" for reason in verdict.reasons)
 
 
-def _change(reason: Reason, shape: Shape, worker: str) -> str:
-    less = f"{reason.have:g}" if reason.have else None
-    match reason.code:
-        case "busy":
-            return f"wait: {worker} takes it when a job there ends" + (f", or ask for cpus={less}" if less else "")
-        case "ram_busy":
-            return f"wait: {worker} takes it when a job there ends" + (f", or ask for ram_gb={less}" if less else "")
-        case "resources_busy":
-            return f"wait: {worker} takes it when a job that has one of them ends"
-        case "gpus_busy":
-            field = "vram_gb" if shape.demand.vram_mb is not None and shape.demand.gpus == 1 else "gpus"
-            fewer = f", or ask for {field}={less}" if less else ""
-            return f"wait until the devices of {worker} are free, or free them{fewer}"
-        case "gpus_unusable":
-            return f"mend the devices of {worker}: job workers says what is wrong"
-        case "closed" if "outdated" in reason.message:
-            return f"install this broker's version on {worker}, and start its worker again"
-        case "closed":
-            return (
-                f"wait for {worker}: it is paused"
-                if reason.message == f"{worker} is paused"
-                else f"job workers resume {worker}"
-            )
-        case "offline":
-            return f"bring {worker} back: start its worker again"
-        case "vram":
-            return f"ask for vram_gb={less}" if less else "leave vram_gb out"
-        case "ram":
-            return f"ask for ram_gb={less}" if less else f"leave ram_gb out: {worker} does not say what it has"
-        case "cpus":
-            return f"ask for cpus={less}"
-        case "gpus":
-            return f"ask for gpus={less}" if less else "start a worker on a machine with GPUs"
-        case "resources":
-            return f"set JOBD_WORKER_RESOURCES on {worker}" + (f", or ask for {less}" if less else "")
-        case "tags":
-            return f"leave the tags out, or give them: job workers update {worker} --tags …"
-        case "worker":
-            return f"leave worker={shape.worker} out"
-        case "os" | "arch":
-            return f"leave {reason.code} out, or start a worker on such a machine"
-        case code if code.startswith(("cwd_", "venv_", "conda_")):
-            return f"mend that on {worker}, or name another {code.partition('_')[0]}"
-        case _:
-            return f"{worker} said no for now, and is asked again: {reason.message}"
+def change(reason: Reason, shape: Shape, worker: str) -> str:
+    """What would be rid of one reason, in words. A code that `KNOWN` has not is a worker's refusal."""
+    return KNOWN.get(reason.code, _A_REFUSAL).change(reason, shape, worker)
+
+
+Change = Callable[[Reason, Shape, str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """`cost`: of being rid of it, from waiting a while to another kind of machine."""
+
+    cost: int
+    change: Change
+
+
+def _less(reason: Reason) -> str | None:
+    return f"{reason.have:g}" if reason.have else None
+
+
+def _wait_or_ask(field: str) -> Change:
+    def said(reason: Reason, _: Shape, worker: str) -> str:
+        less = f", or ask for {field}={_less(reason)}" if reason.have else ""
+        return f"wait: {worker} takes it when a job there ends{less}"
+
+    return said
+
+
+def _ask(field: str, otherwise: str) -> Change:
+    """Ask for what there is; `otherwise`: there is nothing, or nobody says how much."""
+    return lambda reason, _, worker: f"ask for {field}={_less(reason)}" if reason.have else otherwise.format(worker)
+
+
+def _always(text: str) -> Change:
+    return lambda _, shape, worker: text.format(worker=worker, shape=shape)
+
+
+def _devices_busy(reason: Reason, shape: Shape, worker: str) -> str:
+    field = "vram_gb" if shape.demand.vram_mb is not None and shape.demand.gpus == 1 else "gpus"
+    fewer = f", or ask for {field}={_less(reason)}" if reason.have else ""
+    return f"wait until the devices of {worker} are free, or free them{fewer}"
+
+
+def _closed(reason: Reason, _: Shape, worker: str) -> str:
+    if reason.message == f"{worker} is outdated":
+        return f"install this broker's version on {worker}, and start its worker again"
+    return (
+        f"wait for {worker}: it is paused"
+        if reason.message == f"{worker} is paused"
+        else f"job workers resume {worker}"
+    )
+
+
+def _too_few_resources(reason: Reason, _: Shape, worker: str) -> str:
+    return f"set JOBD_WORKER_RESOURCES on {worker}" + (f", or ask for {_less(reason)}" if reason.have else "")
+
+
+def _refused(reason: Reason, _: Shape, worker: str) -> str:
+    what = reason.code.partition("_")[0]
+    if what in ("cwd", "venv", "conda"):
+        return f"mend that on {worker}, or name another {what}"
+    return f"{worker} said no for now, and is asked again: {reason.message}"
+
+
+# Every code that `matching` and `placement` give, and what would help. A new code gets its line here.
+KNOWN: Mapping[str, _Known] = {
+    "busy": _Known(1, _wait_or_ask("cpus")),
+    "ram_busy": _Known(1, _wait_or_ask("ram_gb")),
+    "resources_busy": _Known(1, _always("wait: {worker} takes it when a job that has one of them ends")),
+    "gpus_busy": _Known(2, _devices_busy),
+    "closed": _Known(3, _closed),
+    "offline": _Known(5, _always("bring {worker} back: start its worker again")),
+    "gpus_unusable": _Known(6, _always("mend the devices of {worker}: job workers says what is wrong")),
+    "vram": _Known(7, _ask("vram_gb", "leave vram_gb out")),
+    "ram": _Known(7, _ask("ram_gb", "leave ram_gb out: {} does not say what it has")),
+    "cpus": _Known(7, _ask("cpus", "start a worker with more slots")),
+    "resources": _Known(8, _too_few_resources),
+    "gpus": _Known(8, _ask("gpus", "start a worker on a machine with GPUs")),
+    "tags": _Known(8, _always("leave the tags out, or give them: job workers update {worker} --tags …")),
+    "worker": _Known(9, _always("leave worker={shape.worker} out")),
+    "os": _Known(20, _always("leave os out, or start a worker on such a machine")),
+    "arch": _Known(20, _always("leave arch out, or start a worker on such a machine")),
+}
+_A_REFUSAL = _Known(6, _refused)

@@ -83,11 +83,30 @@ class Host:
         """The same after something was given away."""
         return replace(self, held=(*self.held, held))
 
+    def without(self, assignment: str) -> Host:
+        """The same after an assignment has ended: what its processes used of devices is free again."""
+        held = tuple(one for one in self.held if one.assignment != assignment)
+        if self.facts is None or not any(_of(gpu, assignment) for gpu in self.facts.gpus):
+            return replace(self, held=held)
+        gpus = [_freed(gpu, assignment) for gpu in self.facts.gpus]
+        return replace(self, held=held, facts=self.facts.model_copy(update={"gpus": gpus}))
+
     def _device(self, gpu: Gpu) -> Device:
         shares = {
             held.assignment: share for held in self.held for share in held.given.gpus or () if share.uuid == gpu.uuid
         }
         return Device(gpu, shares, has=gpu.uuid is not None and gpu.uuid not in self.others)
+
+
+def _of(gpu: Gpu, assignment: str) -> list[int]:
+    """MiB of each process that this assignment has on a device."""
+    return [process.mb or 0 for process in gpu.processes or () if process.job == assignment]
+
+
+def _freed(gpu: Gpu, assignment: str) -> Gpu:
+    left = [process for process in gpu.processes or () if process.job != assignment]
+    free_mb = None if gpu.free_mb is None else gpu.free_mb + sum(_of(gpu, assignment))
+    return gpu.model_copy(update={"free_mb": free_mb, "processes": left}) if _of(gpu, assignment) else gpu
 
 
 @dataclass(frozen=True)

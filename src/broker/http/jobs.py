@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse
 from broker.http import surface
 from broker.http.auth import caller
 from broker.http.parameters import MOST_OFFSET, Id, OptionalAttempt, The, Who, answered, broker_of
-from broker.service import cancel, explain, output, preempt, queries, submit
+from broker.service import cancel, explain, output, preempt, preview, queries, submit
 from broker.wire.jobs import (
     MOST_ID,
     CancelAnswer,
@@ -21,6 +21,8 @@ from broker.wire.jobs import (
     JobSpec,
     Name,
     PreemptRequest,
+    Preview,
+    PreviewRequest,
     StoppedJob,
     Submitted,
     Waited,
@@ -38,6 +40,12 @@ LONGEST_WAIT_S = 40  # clients give up on a call after 45 to 60 s
 async def job_submit(spec: JobSpec, request: Request) -> Response:
     """Submit a job, durably. It runs on a worker with room and outlives this session. Then job_wait."""
     return answered(await submit.submit(await broker_of(request), await caller(request), spec), 201)
+
+
+@router.post("/jobs/preview", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model=Preview)
+async def job_preview(request: PreviewRequest, broker: The) -> Response:
+    """Dry run of job_submit: errors, values, placement, when."""
+    return answered(await preview.preview(broker, request.spec))
 
 
 @router.get("/jobs", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model=JobList)
@@ -58,9 +66,7 @@ async def job_list(
 async def job_wait(
     request: Request,
     broker: The,
-    job: Annotated[
-        list[Annotated[int, Query(ge=1, le=MOST_ID)]] | None, Query(max_length=1000, description="Job ids.")
-    ] = None,
+    job: Annotated[list[Annotated[int, Query(ge=1, le=MOST_ID)]] | None, Query(max_length=1000)] = None,
     array: Annotated[int | None, Query(ge=1, le=MOST_ID, description="All members.")] = None,
     mode: Annotated[Literal["all", "any"], Query()] = "all",
     timeout_s: Annotated[float, Query(ge=0, le=86_400, description="At most 40 are waited; then call again.")] = 40,
@@ -83,7 +89,7 @@ async def job_get(
 
 @router.get("/jobs/{job}/explain", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model=Explained)
 async def job_explain(job: Id, broker: The) -> Response:
-    """Why a job waits: each worker with all that is short there, and the cheapest change."""
+    """Why a job waits: per worker all that is short; when it starts; the cheapest change."""
     return answered(await explain.explain(broker, job))
 
 

@@ -12,7 +12,7 @@ from broker.service.context import Broker, Caller
 from broker.wire.jobs import MOST_ID, Name
 from broker.wire.workers import Uuid
 
-Id = Annotated[int, Path(ge=1, le=MOST_ID, description="Job id.")]
+Id = Annotated[int, Path(ge=1, le=MOST_ID)]
 Attempt = Annotated[int, Path(ge=1, le=MOST_ID)]
 WorkerId = Annotated[Uuid, Path(description="Id of the worker, from its state directory.")]
 WorkerName = Annotated[Name, Path(description="Name of a worker, or its id.")]

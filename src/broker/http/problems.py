@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -16,8 +15,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from broker.store.contract import StorageError, StorageFull
-from broker.wire.jobs import CancelRequest, JobSpec, PreemptRequest
+from broker.wire.jobs import CancelRequest, JobSpec, PreemptRequest, PreviewRequest
 from broker.wire.leases import LeaseRequest
+from broker.wire.misfits import hint, misfit
 from broker.wire.problems import FieldProblem, Problem, ProblemCode, Refused
 from broker.wire.workers import WorkerUpdate
 
@@ -133,7 +133,7 @@ def install(app: FastAPI) -> None:
 
 def invalid_request(method: str, path: str, errors: Iterable[Mapping[str, Any]]) -> Refused:
     """What pydantic found, as one refusal that names each field."""
-    found = [_field(error) for error in errors]
+    found = [misfit(error) for error in errors]
     model = _model_of(method, path)
     first = found[0] if found else FieldProblem(field="body", message="is not valid")
     detail = f"{first.field}: {first.message}" if first.field else first.message
@@ -144,7 +144,7 @@ def invalid_request(method: str, path: str, errors: Iterable[Mapping[str, Any]])
         detail,
         field=first.field or None,
         errors=found if len(found) > 1 else None,
-        hint=_hint(first, model),
+        hint=hint(first, model),
     )
 
 
@@ -152,28 +152,13 @@ def _model_of(method: str, path: str) -> type[BaseModel]:
     """Whose fields a wrong name was meant to be one of."""
     if method == "PATCH":
         return WorkerUpdate
-    bodies: Mapping[str, type[BaseModel]] = {"jobs": JobSpec, "preempt": PreemptRequest, "leases": LeaseRequest}
+    bodies: Mapping[str, type[BaseModel]] = {
+        "jobs": JobSpec,
+        "preempt": PreemptRequest,
+        "preview": PreviewRequest,
+        "leases": LeaseRequest,
+    }
     return bodies.get(path.rstrip("/").rpartition("/")[2], CancelRequest) if method == "POST" else CancelRequest
-
-
-def _field(error: Mapping[str, Any]) -> FieldProblem:
-    location = [str(part) for part in error["loc"] if part not in ("body", "query", "path", "header")]
-    if error["type"] == "json_invalid":
-        return FieldProblem(field="body", message="is not valid JSON")
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        message = "there is no such field"
-    if error["type"] == "missing":
-        message = "is needed"
-    return FieldProblem(field=".".join(location), message=message)
-
-
-def _hint(first: FieldProblem, model: type[BaseModel]) -> str | None:
-    if first.message == "there is no such field":
-        name = first.field.rsplit(".", 1)[-1]
-        near = difflib.get_close_matches(name, model.model_fields, n=1)
-        return f"did you mean {near[0]}?" if near else f"fields: {', '.join(model.model_fields)}"
-    return None
 
 
 def _from_http(request: Request, error: HTTPException) -> Refused:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from broker.logs.files import LogFiles
 from broker.service.clock import Clock, Jumps, Listening, Since
 from broker.service.feed import Feed
+from broker.service.rounds import Rounds
 from broker.service.views import Fits
 from broker.service.wake import Wake
 from broker.store.contract import Store
@@ -48,6 +49,7 @@ class Broker:
     fits: Fits = field(default_factory=Fits)
     unstarted: Since = field(default_factory=Since)
     idle_leases: Since = field(default_factory=Since)
+    waits: Rounds = field(default_factory=Rounds)
 
     @property
     def lease_ms(self) -> int:

@@ -21,7 +21,7 @@ from broker.core.rows import AssignmentRow, JobRow, StopKind
 from broker.core.states import LIVE, Cause, Facts, Illegal, Said
 from broker.core.usage import largest
 from broker.failpoint import failpoint
-from broker.service import dispatch, launches, machines, unreadable, views
+from broker.service import dispatch, history, launches, machines, unreadable, views
 from broker.service.context import Broker, Caller
 from broker.service.registration import admit_name, known_worker, speaks_for
 from broker.service.rows import assignment_row, job_row, read_job
@@ -358,6 +358,7 @@ class _Exchange:
         if cause is Cause.REFUSE or (cause is Cause.LATE_NEVER_EXECUTED and final.outcome is Outcome.REFUSED):
             self._remember_refusal(entry, told.code or "refused", told.text or "refused")
         self._apply(entry, cause, facts)
+        history.note(self.tx, entry.job.id, cause, final)
         return VerdictWord.ACCEPTED
 
     def _close_lost(self, entry: _Entry, final: Final) -> None:

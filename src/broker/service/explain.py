@@ -1,11 +1,16 @@
-"""Why a job waits, worker by worker: what dispatch would say, read and never written."""
+"""Why a job waits, worker by worker, and when it starts: what dispatch would say, read and never written."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from broker.core.estimates import Estimate
 from broker.core.explaining import Verdict, suggestion, verdicts
-from broker.core.matching import Machine, Shape
+from broker.core.forecast import Start
+from broker.core.matching import Machine, waiting
 from broker.service import views
 from broker.service.context import Broker
+from broker.service.forecast import Outlook, Place, place_of_job
 from broker.service.rows import unknown_job
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import Ahead, Explained, Placement, Reason
@@ -25,38 +30,70 @@ async def explain(broker: Broker, job: int) -> Explained:
         state = JobState(row["state"])
         if state is not JobState.QUEUED:
             return Explained(id=job, state=state, reason=views.reason(row))
-        waits = views.Waiting(tx)
-        waiting = waits.of_job(row)
-        if row["blocked"]:
-            said = f"it starts after that job; job_explain {_parent(tx, row)} says why that one waits"
-            return Explained(id=job, state=state, waiting=waiting, suggestion=said)
-        return _queued(tx, row, waiting)
+        return _blocked(tx, row) if row["blocked"] else _queued(tx, row)
 
     return await broker.store.read(fn)
 
 
-def _parent(tx: Tx, row: Row) -> int:
+def _blocked(tx: Tx, row: Row) -> Explained:
     parent = tx.one("open_parent", child=row["id"])
     assert parent is not None, "a blocked job has a parent that has not ended"
-    return int(parent["id"])
-
-
-def _queued(tx: Tx, row: Row, waiting: Reason | None) -> Explained:
-    key = tx.one("shape_key", shape=row["shape"])
-    assert key is not None, "jobs refer to their shape"
-    shape, machines = Shape.from_key(key["key"]), _worth_telling(views.machines(tx))
-    refused = {
-        refusal["worker"]: Reason(code=refusal["code"], message=refusal["message"])
-        for refusal in tx.all("refusals_of_place", place=row["place"], key=key["key"])
-    }
-    found = verdicts(shape, machines, refused)
+    start = Outlook(tx, views.machines(tx)).start(place_of_job(tx, row))
     return Explained(
         id=row["id"],
         state=JobState.QUEUED,
-        waiting=waiting,
+        waiting=views.Waiting(tx).of_job(row),
+        start_estimate_s=start.start_s,
+        basis=start.basis,
+        suggestion=f"it starts after that job; job_explain {parent['id']} says why that one waits",
+    )
+
+
+def _queued(tx: Tx, row: Row) -> Explained:
+    found = prospect(tx, place_of_job(tx, row), row["place"], row["fingerprint"])
+    return Explained(
+        id=row["id"],
+        state=JobState.QUEUED,
+        waiting=found.waiting,
+        placement=found.placement,
+        more_workers=found.more_workers,
+        ahead=found.ahead,
+        start_estimate_s=found.start.start_s,
+        basis=found.start.basis,
+        suggestion=found.suggestion,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """How a job in some place of the queue stands to all workers."""
+
+    waiting: Reason
+    placement: list[Placement]
+    more_workers: int | None
+    ahead: Ahead | None
+    start: Start
+    run: Estimate
+    suggestion: str
+
+
+def prospect(tx: Tx, place: Place, directory: str, fingerprint: str | None) -> Prospect:
+    """`directory`: the key of the directory and environment that it needs, which workers may have refused."""
+    everybody = views.machines(tx)
+    shape, machines = place.shape, _worth_telling(everybody)
+    refused = {
+        refusal["worker"]: Reason(code=refusal["code"], message=refusal["message"])
+        for refusal in tx.all("refusals_of_place", place=directory, key=shape.key())
+    }
+    found = verdicts(shape, machines, refused)
+    outlook = Outlook(tx, everybody)
+    return Prospect(
+        waiting=waiting(shape, everybody, list(refused.items())),
         placement=[_shown(verdict) for verdict in found[:MOST_WORKERS]],
         more_workers=max(0, len(found) - MOST_WORKERS) or None,
-        ahead=_ahead(tx, row),
+        ahead=_ahead(tx, place),
+        start=outlook.start(place, refused),
+        run=outlook.run(fingerprint),
         suggestion=suggestion(shape, found),
     )
 
@@ -71,7 +108,10 @@ def _shown(verdict: Verdict) -> Placement:
     return Placement(worker=verdict.worker, fits=not verdict.reasons, reasons=list(verdict.reasons) or None)
 
 
-def _ahead(tx: Tx, row: Row) -> Ahead | None:
-    found = tx.one("jobs_ahead", job=row["id"], most=MOST_COUNTED)
+def _ahead(tx: Tx, place: Place) -> Ahead | None:
+    known = tx.one("shape_id", key=place.shape.key())
+    if known is None:
+        return None
+    found = tx.one("jobs_ahead", shape=known["id"], priority=place.priority, before=place.before, most=MOST_COUNTED)
     jobs = int(found["jobs"]) if found is not None else 0
     return Ahead(jobs=jobs, because="of the same needs, with a higher priority or submitted before") if jobs else None

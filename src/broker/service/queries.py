@@ -11,7 +11,7 @@ from typing import Literal
 import anyio.to_thread
 
 from broker.core.states import TERMINAL
-from broker.service import output, views
+from broker.service import forecast, output, views
 from broker.service.context import Broker
 from broker.service.rows import unknown_job
 from broker.store.contract import Row, Tx
@@ -37,7 +37,7 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
         row = tx.one("job_view", job=job)
         if row is None:
             raise unknown_job(tx, job)
-        view = views.job(tx, row, views.Waiting(tx))
+        view = views.job(tx, row, views.Waiting(tx)).model_copy(update={"eta": forecast.eta(tx, row)})
         if detail == "concise":
             return view, []
         spec = tx.one("spec_of_job", job=job)

@@ -54,6 +54,7 @@ async def prune(broker: Broker) -> None:
     await _logs(broker, cut)
     await _jobs(broker, cut)
     await _events(broker, cut)
+    await _run_times(broker, cut)
 
 
 def _keep(broker: Broker) -> tuple[float, float, float]:
@@ -205,6 +206,12 @@ async def _events(broker: Broker, cut: Cutoffs) -> None:
         return len(seqs)
 
     await _repeated(broker, fn)
+
+
+async def _run_times(broker: Broker, cut: Cutoffs) -> None:
+    """What nobody has run for as long as rows are kept."""
+    if cut.jobs is not None:
+        await _repeated(broker, lambda tx: tx.run("drop_run_times", before=cut.jobs, limit=BATCH))
 
 
 def _note_gap(tx: Tx, seq: int) -> None:

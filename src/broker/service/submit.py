@@ -9,6 +9,7 @@ import shlex
 
 from broker.core import graph
 from broker.core.effective import Effective, Source, effective, seconds
+from broker.core.fingerprint import fingerprint
 from broker.core.matching import Shape
 from broker.core.placement import Demand
 from broker.failpoint import failpoint
@@ -35,7 +36,7 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
     specification leaves open is decided here, once: a later change of a project's defaults is for later jobs.
     """
     whole = effective(spec, broker.settings.projects)
-    _admit_environment(whole.spec)
+    admit_environment(whole.spec)
     answer = await broker.store.run(lambda tx: accept(tx, broker, caller, whole), admits=True)
     failpoint("submitted")
     return answer
@@ -44,7 +45,7 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
 def accept(tx: Tx, broker: Broker, caller: Caller, whole: Effective) -> Submitted:
     """Keep it, in this transaction."""
     spec = whole.spec
-    parents, verdict = _parents(tx, spec)
+    parents, verdict = parents_of(tx, spec)
     shape, place = _shape(tx, spec), place_of(spec)
     until = _schedule_until(broker, spec) if verdict.open == 0 else None
     row = _row(tx, whole, shape, place, caller.actor) | {"blocked": verdict.open, "schedule_until": until}
@@ -65,18 +66,18 @@ def accept(tx: Tx, broker: Broker, caller: Caller, whole: Effective) -> Submitte
         views.waits_for(verdict.because) if verdict.because else views.hopeless(tx, broker.fits, Shape.of(spec), place)
     )
     if spec.count is None:
-        return Submitted(id=first, state=JobState.QUEUED, waiting=hopeless, warnings=_warnings(whole))
+        return Submitted(id=first, state=JobState.QUEUED, waiting=hopeless, warnings=warnings_of(whole))
     return Submitted(
         array=first,
         count=count,
         ids=f"{first}..{first + count - 1}",
         state=JobState.QUEUED,
         waiting=hopeless,
-        warnings=_warnings(whole),
+        warnings=warnings_of(whole),
     )
 
 
-def _admit_environment(spec: JobSpec) -> None:
+def admit_environment(spec: JobSpec) -> None:
     """Devices that a job takes by its environment would be counted by nobody."""
     if DEVICES in (spec.env or {}):
         raise Refused(
@@ -94,7 +95,7 @@ def _admit_environment(spec: JobSpec) -> None:
         )
 
 
-def _warnings(whole: Effective) -> list[str] | None:
+def warnings_of(whole: Effective) -> list[str] | None:
     spec = whole.spec
     if Demand.of(spec).gpus:
         return None
@@ -110,7 +111,7 @@ def _warnings(whole: Effective) -> list[str] | None:
     return said or None
 
 
-def _parents(tx: Tx, spec: JobSpec) -> tuple[list[int], graph.Verdict]:
+def parents_of(tx: Tx, spec: JobSpec) -> tuple[list[int], graph.Verdict]:
     """The jobs to wait for, read in the transaction that inserts: none can end unseen in between.
 
     Refused: an unknown id (also the job's own: ids are given out after this), and an end that forbids the start.
@@ -163,6 +164,7 @@ def _row(tx: Tx, whole: Effective, shape: int, place: str, actor: str) -> dict[s
         "scheduling_timeout_s": seconds(spec.scheduling_timeout_s),
         "dependency_policy": spec.dependency_policy.value,
         "env_kept": int(bool(spec.env)),
+        "fingerprint": fingerprint(spec),
         "actor": actor,
         "now": tx.now_ms,
     }

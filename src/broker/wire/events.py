@@ -23,6 +23,10 @@ class EventType(StrEnum):
         return member
 
     JOB_SUBMITTED = "job_submitted", "A job was accepted and is on disk."
+    JOB_WAITING = (
+        "job_waiting",
+        "Why it waits, though it is the next of its kind, has changed; the data have code, message, need and have.",
+    )
     JOB_ASSIGNED = "job_assigned", "A worker was given the job: a new assignment, pending."
     JOB_STARTED = "job_started", "The process exists."
     JOB_COMPLETED = "job_completed", "Exit code 0, committed by the owner."

@@ -206,6 +206,15 @@ class Assignment(Frozen):
     dropped_bytes: int | None = Field(default=None, description="Output that was not kept: log cap, or full disk.")
 
 
+class Eta(Frozen):
+    """When it starts and how long it runs, as far as earlier runs of the same thing tell."""
+
+    start_s: float | None = Field(default=None, description="Queued: until it starts.")
+    run_s: float | None = Field(default=None, description="From its start to its end: the median.")
+    left_s: float | None = Field(default=None, description="Running: until its end.")
+    basis: str = Field(description="What that rests on.")
+
+
 class Job(Frozen):
     """A job as it stands now. Nulls are left out of answers."""
 
@@ -228,6 +237,7 @@ class Job(Frozen):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     duration_s: float | None = None
+    eta: Eta | None = None
     log_bytes: int | None = None
     logs_pruned: bool | None = Field(default=None, description="Its output was removed, so long after its end.")
     warnings: list[str] | None = None
@@ -263,7 +273,44 @@ class Explained(Frozen):
     placement: list[Placement] | None = Field(default=None, description="Workers, the nearest to taking it first.")
     more_workers: int | None = Field(default=None, description="How many more there are that don't take it.")
     ahead: Ahead | None = None
+    start_estimate_s: float | None = Field(default=None, description="Until it starts, as far as history tells.")
+    basis: str | None = Field(default=None, description="What the estimate rests on, or why there is none.")
     suggestion: str | None = Field(default=None, description="The cheapest change that would let it start.")
+
+
+class PreviewRequest(Frozen):
+    """What a submit would say."""
+
+    spec: dict[str, Any] = Field(description="As job_submit takes it.")
+
+
+class SpecError(Frozen):
+    """One thing for which a submit would be refused."""
+
+    code: str
+    message: str
+    field: str | None = None
+    hint: str | None = None
+
+
+class Preview(Frozen):
+    """What a submit would come to now. Nothing is kept of it."""
+
+    valid: bool
+    errors: list[SpecError] | None = None
+    spec: dict[str, Any] | None = Field(default=None, description="The effective specification.")
+    sources: dict[str, str] | None = Field(
+        default=None, description="Where each of its values comes from: job, project, floor or default."
+    )
+    waiting: Reason | None = Field(default=None, description="Why it would wait.")
+    placement: list[Placement] | None = Field(default=None, description="Workers as they are loaded now.")
+    more_workers: int | None = None
+    ahead: Ahead | None = None
+    start_estimate_s: float | None = Field(default=None, description="Until it would start.")
+    run_estimate_s: float | None = Field(default=None, description="How long it would run.")
+    basis: str | None = Field(default=None, description="What the estimates rest on, or why there are none.")
+    suggestion: str | None = None
+    warnings: list[str] | None = None
 
 
 class Submitted(Frozen):
@@ -306,7 +353,7 @@ class Waited(Frozen):
 class CancelRequest(Frozen):
     """Which jobs to cancel: ids, an array, or a filter."""
 
-    job: list[int] | None = Field(default=None, max_length=1000, description="Job ids.")
+    job: list[int] | None = Field(default=None, max_length=1000)
     array: int | None = Field(default=None, description="All members of this array.")
     project: Name | None = Field(default=None, description="All jobs of this project that have not ended.")
     state: Literal["queued", "assigned", "running"] | None = Field(default=None, description="Only jobs in this state.")

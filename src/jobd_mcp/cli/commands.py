@@ -23,6 +23,7 @@ SHAPES = {
 WRITTEN = {
     "submit": "jobs:submit_command",
     "run": "jobs:run_command",
+    "preview": "jobs:preview_command",
     "wait": "jobs:wait_command",
     "lease": "lease:lease_command",
     "logs": "logs:logs_command",
@@ -48,6 +49,7 @@ ORDER = (
     "logs",
     "wait",
     "explain",
+    "preview",
     "cancel",
     "preempt",
     "lease",
@@ -58,6 +60,7 @@ ORDER = (
 )
 _EXPLICIT = {shape.operation for shape in SHAPES.values()} | {
     "job_submit",
+    "job_preview",
     "job_wait",
     "job_logs",
     "job_events",

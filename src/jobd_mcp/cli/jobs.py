@@ -14,7 +14,7 @@ import click
 
 from jobd_mcp.cli import colours, rendering
 from jobd_mcp.cli.connection import Answer, Connection, connect
-from jobd_mcp.cli.failure import Failure
+from jobd_mcp.cli.failure import OWN_FAILURE, Failure
 from jobd_mcp.cli.live_line import telling
 from jobd_mcp.cli.logs import say
 from jobd_mcp.cli.operation_command import JSON_FLAG, bare_words, json_flag, show
@@ -63,6 +63,26 @@ def submit_command() -> click.Command:
             json_flag(),
         ],
         help=f"{operation.description}\n\n{_PROGRAM_HELP}",
+    )
+
+
+def preview_command() -> click.Command:
+    operation = by_name()["job_preview"]
+
+    @click.pass_context
+    def call(ctx: click.Context, /, **values: object) -> int:
+        connection = connect(os.environ)
+        answer = connection.call(operation, {"spec": _spec(ctx, values, connection)})
+        found = as_object(answer.json())
+        show(answer.body, values[JSON_FLAG] is True, lambda: rendering.previewed(found))
+        return 0 if found.get("valid") is True else OWN_FAILURE
+
+    return ProgramCommand(
+        "preview",
+        callback=call,
+        params=[*_program_params(), json_flag()],
+        help=f"{operation.description} Takes what job submit takes; exits with 125 if that would be refused.",
+        short_help="What job submit would say: errors, values, workers, when it starts.",
     )
 
 

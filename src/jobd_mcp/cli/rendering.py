@@ -99,18 +99,53 @@ def job_line(job: Schema) -> str:
 
 
 def explained(answer: Json) -> list[str]:
-    """Why a job waits: the short of it, then a line for each thing that a worker lacks, then what to do."""
+    """Why a job waits: the short of it, then a line for each thing that a worker lacks, then when, and what to do."""
     known = as_object(answer)
-    lines = [click.style(job_line(known), bold=True)]
+    return [click.style(job_line(known), bold=True), *_placed(known), *_when(known), *_to_do(known)]
+
+
+def previewed(answer: Json) -> list[str]:
+    """What a submit would say: what is wrong; else its values, how workers stand to it, and when it starts."""
+    known = as_object(answer)
+    errors = [as_object(entry) for entry in as_list(known.get("errors"))]
+    lines = [click.style("would be refused" if errors else "would be accepted", bold=True)]
+    for error in errors:
+        where = f"{text(error.get('field'))}: " if error.get("field") else ""
+        lines.append(
+            f"{where}{text(error.get('message'))}" + (f" ({text(error['hint'])})" if error.get("hint") else "")
+        )
+    lines += [text(warning) for warning in as_list(known.get("warnings"))]
+    if known.get("waiting"):
+        lines.append(f"it would wait: {reason(known.get('waiting'))}")
+    lines += [*_placed(known), *_when(known), *_to_do(known)]
+    sources = as_object(known.get("sources"))
+    values = as_object(known.get("spec")).items()
+    return lines + [_spec_line(name, value, text(sources.get(name))) for name, value in values]
+
+
+def _placed(known: Schema) -> list[str]:
+    lines = []
     for entry in (as_object(entry) for entry in as_list(known.get("placement"))):
         whys = [reason(why) for why in as_list(entry.get("reasons"))]
         lines += [f"{text(entry.get('worker'))}: {why}" for why in whys or ["fits"]]
     if known.get("more_workers"):
         lines.append(f"{text(known.get('more_workers'))} more workers don't fit")
     ahead = as_object(known.get("ahead"))
-    if ahead:
-        lines.append(f"ahead: {text(ahead.get('jobs'))} jobs {text(ahead.get('because'))}")
-    return lines + ([f"to start it: {text(known.get('suggestion'))}"] if known.get("suggestion") else [])
+    return lines + ([f"ahead: {text(ahead.get('jobs'))} jobs {text(ahead.get('because'))}"] if ahead else [])
+
+
+def _when(known: Schema) -> list[str]:
+    """The estimates, and what they rest on."""
+    names = (("starts in", "start_estimate_s"), ("runs for", "run_estimate_s"))
+    said = [f"{what} about {duration(known[name])}" for what, name in names if known.get(name) is not None]
+    basis = text(known.get("basis"))
+    if not said and not basis:
+        return []
+    return [f"{', '.join(said) or 'no estimate'}" + (f" ({basis})" if basis else "")]
+
+
+def _to_do(known: Schema) -> list[str]:
+    return [f"to start it: {text(known.get('suggestion'))}"] if known.get("suggestion") else []
 
 
 def job_list(answer: Json) -> list[str]:
@@ -188,7 +223,15 @@ def _spec_line(name: str, value: Json, source: str) -> str:
     return f"{line}  ({source})" if source not in ("", "job") else line
 
 
+def _when_of(eta: Schema) -> list[str]:
+    names = (("starts in", "start_s"), ("runs for", "run_s"), ("left", "left_s"))
+    said = [f"{what} {duration(eta[name])}" for what, name in names if eta.get(name) is not None]
+    return [*said, text(eta.get("basis"))]
+
+
 def _shown(name: str, value: Json) -> str:
+    if name == "eta":
+        return "; ".join(_when_of(as_object(value)))
     if name in ("reason", "waiting"):
         return f"{reason(value)} ({text(as_object(value).get('code'))})"
     if name.endswith("_s"):

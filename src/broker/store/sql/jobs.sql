@@ -67,6 +67,18 @@ RETURNING shape, place, head;
 -- Nobody stands in this line.
 DELETE FROM lines WHERE shape = :shape AND place = :place AND head IS NULL;
 
+-- name: heads_of_lines
+-- Who is next in each line, and why it waits as was told last: a page.
+SELECT lines.shape, lines.place, lines.head, lines.told_head, lines.told, shapes.key, jobs.project
+FROM lines JOIN shapes ON shapes.id = lines.shape JOIN jobs ON jobs.id = lines.head
+WHERE (lines.shape, lines.place) > (:after_shape, :after_place)
+ORDER BY lines.shape, lines.place
+LIMIT :limit;
+
+-- name: tell_of_head
+-- Why the head of a line waits is told, if it still is its head.
+UPDATE lines SET told_head = head, told = :code WHERE shape = :shape AND place = :place AND head = :head;
+
 -- name: move_count
 -- One job of a project fewer in a state, and one more in another.
 UPDATE counts SET n = n + CASE state WHEN :into THEN 1 ELSE -1 END
@@ -92,12 +104,13 @@ SELECT state, count(*) AS n FROM jobs INDEXED BY jobs_by_array WHERE array_id = 
 -- A job is accepted.
 INSERT INTO jobs (
   state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible, on_preempt,
-  max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, created_at, queued_at
+  max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, fingerprint,
+  created_at, queued_at
 )
 VALUES (
   'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :preemptible,
   :on_preempt, :max_wall_s, :scheduling_timeout_s, :schedule_until, :actor, :blocked, :dependency_policy, :env_kept,
-  :now, :now
+  :fingerprint, :now, :now
 )
 RETURNING id;
 
@@ -110,13 +123,13 @@ WITH RECURSIVE members (n) AS (
 )
 INSERT INTO jobs (
   id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible,
-  on_preempt, max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, array_id,
-  array_index, created_at, queued_at
+  on_preempt, max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, fingerprint,
+  array_id, array_index, created_at, queued_at
 )
 SELECT jobs.id + members.n, jobs.state, jobs.spec, jobs.shape, jobs.project, jobs.name, jobs.command, jobs.priority,
   jobs.cpus, jobs.place, jobs.policy, jobs.grace_s, jobs.preemptible, jobs.on_preempt, jobs.max_wall_s,
   jobs.scheduling_timeout_s, jobs.schedule_until, jobs.actor, jobs.blocked, jobs.dependency_policy, jobs.env_kept,
-  jobs.id, members.n, jobs.created_at, jobs.queued_at
+  jobs.fingerprint, jobs.id, members.n, jobs.created_at, jobs.queued_at
 FROM members CROSS JOIN jobs
 WHERE jobs.id = :array
 ORDER BY members.n;
@@ -158,11 +171,16 @@ ORDER BY priority DESC, head
 LIMIT 1;
 
 -- name: jobs_ahead
--- How many jobs of the same shape have their turn before this one; counting ends at `most`.
+-- How many jobs of a shape have their turn before one of this priority and id; counting ends at `most`. Of each line
+-- from its head on: those behind are not walked past.
 SELECT count(*) AS jobs FROM (
-  SELECT 1 FROM jobs AS other JOIN jobs AS mine ON other.shape = mine.shape
-  WHERE mine.id = :job AND other.state = 'queued' AND other.blocked = 0
-    AND (other.priority > mine.priority OR (other.priority = mine.priority AND other.id < mine.id))
+  SELECT 1 FROM lines CROSS JOIN jobs
+  WHERE lines.shape = :shape AND jobs.shape = lines.shape AND jobs.place = lines.place
+    AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.priority > :priority
+  UNION ALL
+  SELECT 1 FROM lines CROSS JOIN jobs
+  WHERE lines.shape = :shape AND jobs.shape = lines.shape AND jobs.place = lines.place
+    AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.priority = :priority AND jobs.id < :before
   LIMIT :most
 );
 
@@ -170,7 +188,7 @@ SELECT count(*) AS jobs FROM (
 -- What anyone may see of one job.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
-  jobs.logs_kept, jobs.lease_ttl_ms, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
+  jobs.logs_kept, jobs.lease_ttl_ms, jobs.priority, jobs.fingerprint, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
   a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given, a.worker AS worker_id
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id = :job;

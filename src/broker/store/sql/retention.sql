@@ -109,6 +109,10 @@ SELECT seq FROM events INDEXED BY events_of_no_job WHERE job IS NULL AND at < :b
 -- These events.
 DELETE FROM events WHERE seq IN (SELECT value FROM json_each(:seqs));
 
+-- name: drop_run_times
+-- How long runs took of what was not run for long.
+DELETE FROM run_times WHERE similar IN (SELECT similar FROM run_times WHERE at < :before ORDER BY at LIMIT :limit);
+
 -- name: workers_long_lost
 -- Workers that were not heard for long, and own no job that has not ended.
 SELECT id, name FROM workers

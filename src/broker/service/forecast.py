@@ -1,0 +1,155 @@
+"""When jobs start and end, as far as their history tells: read for one answer, and never written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from broker.core import forecast
+from broker.core.estimates import FEWEST, Estimate
+from broker.core.forecast import MOST_AHEAD, MOST_SHAPES, Queued, Running, Start, able
+from broker.core.matching import Machine, Shape, never
+from broker.core.states import TERMINAL
+from broker.service import dispatch, history, views
+from broker.store.contract import Row, Tx
+from broker.wire.jobs import Eta
+from broker.wire.states import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job stands among others. `before`: jobs with smaller ids and the same priority come first."""
+
+    shape: Shape
+    priority: int
+    before: int
+    waits_for: Collection[int] = ()
+
+
+def place_of_job(tx: Tx, row: Row) -> Place:
+    """Of a queued job, by its `job_view`."""
+    key = tx.one("shape_key", shape=row["shape"])
+    assert key is not None, "jobs refer to their shape"
+    parents = [parent["id"] for parent in tx.all("parents", child=row["id"])] if row["blocked"] else []
+    return Place(Shape.from_key(key["key"]), row["priority"], row["id"], parents)
+
+
+def eta(tx: Tx, row: Row) -> Eta | None:
+    """Of a job, by its `job_view`: when it starts, how long it runs or how much of that is left; None: not known."""
+    match JobState(row["state"]):
+        case JobState.RUNNING:
+            return _until_end(tx, row)
+        case JobState.QUEUED:
+            return _until_start(tx, row)
+        case _:
+            return None
+
+
+def _until_end(tx: Tx, row: Row) -> Eta | None:
+    outlook = Outlook(tx, [])
+    run = outlook.left(row["fingerprint"], row["started_at"])
+    if run.run_s is None:
+        return Eta(basis=run.basis) if run.samples >= FEWEST else None
+    left_s = outlook.left_s(row["fingerprint"], row["started_at"])
+    return Eta(run_s=run.run_s, left_s=None if left_s is None else round(left_s, 1), basis=run.basis)
+
+
+def _until_start(tx: Tx, row: Row) -> Eta | None:
+    outlook = Outlook(tx, views.machines(tx))
+    place = place_of_job(tx, row)
+    refused = [one["worker"] for one in tx.all("refusals_of_place", place=row["place"], key=place.shape.key())]
+    start, run = outlook.start(place, refused), outlook.run(row["fingerprint"])
+    if start.start_s is None and run.run_s is None:
+        return None
+    return Eta(start_s=start.start_s, run_s=run.run_s, basis=told(start, run))
+
+
+def told(start: Start, run: Estimate) -> str:
+    """What two estimates rest on, in one line."""
+    parts = (("start", start.basis), ("run", run.basis))
+    return "; ".join(f"{what}: {basis}" for what, basis in parts if basis)
+
+
+class Outlook:
+    """What is known for one answer. Each command's history is read once."""
+
+    def __init__(self, tx: Tx, machines: list[Machine]) -> None:
+        self._tx, self._machines = tx, machines
+        self._estimates: dict[str | None, Estimate] = {}
+
+    def run(self, fingerprint: str | None) -> Estimate:
+        """How long a job of this fingerprint runs."""
+        if fingerprint not in self._estimates:
+            self._estimates[fingerprint] = history.estimate(self._tx, fingerprint)
+        return self._estimates[fingerprint]
+
+    def left(self, fingerprint: str | None, started_at: int | None) -> Estimate:
+        """The same of one that runs already, since `started_at` by the broker's clock: from its start, too."""
+        return history.estimate(self._tx, fingerprint, self._ran_s(started_at))
+
+    def left_s(self, fingerprint: str | None, started_at: int | None) -> float | None:
+        run_s = self.left(fingerprint, started_at).run_s
+        return None if run_s is None else max(0.0, run_s - self._ran_s(started_at))
+
+    def start(self, place: Place, barred: Collection[str] = ()) -> Start:
+        """When a job in this place starts. `barred`: workers that said no to its directory or environment."""
+        there = able(place.shape, self._machines, frozenset(barred))
+        ready_s = self._ready_s(place.waits_for)
+        if isinstance(ready_s, Start):
+            return ready_s
+        ahead = self._ahead(place, there)
+        if ahead is None:
+            return Start(None, f"more than {MOST_AHEAD} jobs, or many kinds of them, are ahead of it")
+        return forecast.forecast(place.shape, ahead, there, self._running(), ready_s)
+
+    def _ran_s(self, started_at: int | None) -> float:
+        return 0.0 if started_at is None else max(0.0, (self._tx.now_ms - started_at) / 1000)
+
+    def _ready_s(self, parents: Collection[int]) -> float | Start:
+        """When the last of these has ended; or why that can't be known."""
+        latest = 0.0
+        for parent in parents:
+            row = self._tx.one("run_of_job", job=parent)
+            if row is None or JobState(row["state"]) in TERMINAL:
+                continue
+            left_s = self.left_s(row["fingerprint"], row["started_at"]) if row["state"] == JobState.RUNNING else None
+            if left_s is None:
+                return Start(None, f"it starts after job {parent}, and when that ends is not known")
+            latest = max(latest, left_s)
+        return latest
+
+    def _running(self) -> list[Running]:
+        return [
+            Running(f"{row['job']}.{row['attempt']}", row["worker"], row["cpus"], self._until_end(row))
+            for row in self._tx.all("running_now")
+        ]
+
+    def _until_end(self, row: Row) -> float | None:
+        if row["stop_id"] is not None:
+            grace_s: float = row["stop_grace_s"]
+            asked_at: int = row["stop_at"]
+            return max(0.0, grace_s - (self._tx.now_ms - asked_at) / 1000)
+        return self.left_s(row["fingerprint"], row["started_at"])
+
+    def _ahead(self, place: Place, there: list[Machine]) -> list[Queued] | None:
+        """Jobs that have their turn before, and may take the same room; None: too many to look at."""
+        rivals = [
+            (id_, shape)
+            for id_, shape in dispatch.ready(self._tx)
+            if any(not never(shape, machine) for machine in there)
+        ]
+        if len(rivals) > MOST_SHAPES:
+            return None
+        found: list[tuple[int, int, Queued]] = []
+        for id_, shape in rivals:
+            rows = self._tx.all(
+                "shape_ahead",
+                shape=id_,
+                priority=place.priority,
+                before=place.before,
+                most=MOST_AHEAD + 1 - len(found),
+            )
+            found += [(-row["priority"], row["id"], Queued(shape, self.run(row["fingerprint"]).run_s)) for row in rows]
+            if len(found) > MOST_AHEAD:
+                return None
+        return [job for _, _, job in sorted(found, key=lambda one: one[:2])]
