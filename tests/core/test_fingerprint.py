@@ -24,7 +24,7 @@ def of(command: str, **fields: object) -> str:
         "env -u HOME WANDB_MODE=offline CUDA_LAUNCH_BLOCKING=1 python train.py --lr 0.1",
         "OMP_NUM_THREADS=4 nice -n 10 python train.py --lr 0.1",
         "time -v timeout -k 5 3600 stdbuf -oL python train.py --lr 0.1",
-        "cd /work/a && source venv/bin/activate && python train.py --lr 0.1 > log.txt 2>&1",
+        "cd /data/a && source venv/bin/activate && python train.py --lr 0.1 > log.txt 2>&1",
         "export A=1; set -e\nmkdir -p out\npython train.py --lr 0.1",
         "conda run -n torch python train.py --lr 0.1",
         "uv run --with torch train.py --lr 0.1",
