@@ -15,6 +15,7 @@ from broker.core.states import Cause, Claimed, Facts
 from broker.failpoint import failpoint
 from broker.service import machines, unreadable
 from broker.service.context import Broker
+from broker.service.order import Head, Order
 from broker.service.rows import read_job
 from broker.service.transition import LostSwap, apply, pass_in_line
 from broker.service.views import with_room
@@ -27,19 +28,6 @@ from broker.wire.workers import Delivery, PollAnswer
 log = structlog.get_logger("broker.dispatch")
 
 MOST_IN_ONE_ANSWER = 64
-
-
-@dataclass(slots=True)
-class _Head:
-    """The next job of one shape for one worker."""
-
-    shape: int
-    job: int
-    priority: int
-    wants: Shape
-
-    def before(self, other: _Head | None) -> bool:
-        return other is None or (-self.priority, self.job) < (-other.priority, other.job)
 
 
 Ready = Sequence[tuple[int, Shape]]
@@ -56,7 +44,13 @@ def claimant(tx: Tx, broker: Broker, worker: str) -> Row | None:
 
 
 def claim(
-    tx: Tx, broker: Broker, worker: Row, shapes: Ready, number: int | None, most: int = MOST_IN_ONE_ANSWER
+    tx: Tx,
+    broker: Broker,
+    worker: Row,
+    shapes: Ready,
+    number: int | None,
+    most: int = MOST_IN_ONE_ANSWER,
+    order: Order | None = None,
 ) -> tuple[int | None, list[Delivery]]:
     """Claim up to `most` jobs for this `claimant`, best first. Capacity comes from the tables, never from words.
 
@@ -64,14 +58,12 @@ def claim(
     """
     if worker["refused"]:
         return number, []
+    order = order if order is not None else Order(tx, broker)
     room = _Room(tx, worker)
     heads = _heads(tx, broker, worker["id"], room, shapes)
     deliveries: list[Delivery] = []
     while len(deliveries) < most:
-        best: _Head | None = None
-        for head in heads.values():
-            if head.before(best) and room.takes(head.wants):
-                best = head
+        best = order.first(head for head in heads.values() if room.takes(head.wants))
         if best is None:
             break
         if number is None:
@@ -80,6 +72,7 @@ def claim(
         if delivery is not None:
             deliveries.append(delivery)
             room.less(best.wants, delivery)
+            order.given(best)
         if len(deliveries) == most:
             break
         following = _head(tx, broker, worker["id"], best.shape, best.wants)
@@ -135,7 +128,7 @@ async def run(broker: Broker) -> None:
 
 def _claim_for_all(tx: Tx, *, broker: Broker, look: Look) -> dict[str, PollAnswer]:
     """One job a worker and round, so that a burst spreads over the fleet."""
-    plan = _Plan(tx, look)
+    plan, order = _Plan(tx, look), Order(tx, broker)
     numbers: dict[str, int | None] = {}
     given: dict[str, list[Delivery]] = {}
     active = list(look.polls)
@@ -146,7 +139,7 @@ def _claim_for_all(tx: Tx, *, broker: Broker, look: Look) -> dict[str, PollAnswe
             worker = claimant(tx, broker, poll.worker) if shapes else None
             if worker is None or worker["epoch"] != poll.epoch or not worker["online"]:
                 continue
-            number, claimed = claim(tx, broker, worker, shapes, numbers.get(poll.worker), most=1)
+            number, claimed = claim(tx, broker, worker, shapes, numbers.get(poll.worker), most=1, order=order)
             if claimed:
                 plan.took(shapes)
                 numbers[poll.worker] = number
@@ -214,7 +207,7 @@ class _Room:
         self._machine = replace(self._machine, free=self._machine.free - shape.cpus, host=host)
 
 
-def _heads(tx: Tx, broker: Broker, worker: str, room: _Room, shapes: Ready) -> dict[int, _Head]:
+def _heads(tx: Tx, broker: Broker, worker: str, room: _Room, shapes: Ready) -> dict[int, Head]:
     heads = {}
     for id_, shape in shapes:
         if not room.takes(shape):
@@ -225,12 +218,12 @@ def _heads(tx: Tx, broker: Broker, worker: str, room: _Room, shapes: Ready) -> d
     return heads
 
 
-def _head(tx: Tx, broker: Broker, worker: str, shape: int, wants: Shape) -> _Head | None:
+def _head(tx: Tx, broker: Broker, worker: str, shape: int, wants: Shape) -> Head | None:
     row = tx.one("head_of_shape", shape=shape, worker=worker, listened=broker.listening.now_ms())
-    return None if row is None else _Head(shape, row["id"], row["priority"], wants)
+    return None if row is None else Head(shape, row["id"], row["priority"], wants)
 
 
-def _assign(tx: Tx, broker: Broker, worker: Row, head: _Head, number: int, room: _Room) -> Delivery | None:
+def _assign(tx: Tx, broker: Broker, worker: Row, head: Head, number: int, room: _Room) -> Delivery | None:
     job = head.job
     row = _readable(tx, job)
     if row is None:
