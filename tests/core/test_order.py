@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,7 +68,7 @@ def test_of_a_day_no_more_is_counted_than_was_held_in_it(used: Used, listened: i
 def test_priority_goes_before_usage_and_usage_before_age(jobs: list[tuple[int, float, int]]) -> None:
     ordered = sorted(jobs, key=lambda job: rank(*job))
 
-    for one, next_ in zip(ordered, ordered[1:], strict=False):
+    for one, next_ in itertools.pairwise(ordered):
         assert one[0] >= next_[0]
         if one[0] == next_[0]:
             assert one[1] <= next_[1]

@@ -23,6 +23,7 @@ _COST = {
     "ram_busy": 1,
     "resources_busy": 1,
     "gpus_busy": 2,
+    "reservation": 2,
     "closed": 3,
     "offline": 5,
     "gpus_unusable": 6,
@@ -39,15 +40,17 @@ _COST = {
 _REFUSED_COST = 6
 
 
-def verdicts(shape: Shape, machines: Sequence[Machine], refused: Mapping[str, Reason]) -> list[Verdict]:
-    """All workers, the one that is nearest to taking the job first. `refused`: worker → why it said no to this place."""
-    found = [
-        Verdict(
-            machine.name,
-            (*reasons(shape, machine), *((refused[machine.name],) if machine.name in refused else ())),
-        )
-        for machine in machines
-    ]
+def verdicts(
+    shape: Shape, machines: Sequence[Machine], refused: Mapping[str, Reason], kept: Mapping[str, Reason] | None = None
+) -> list[Verdict]:
+    """All workers, the one that is nearest to taking the job first. `refused`: worker → why it said no to this place;
+    `kept`: worker → for whom its room is kept."""
+    found = []
+    for machine in machines:
+        why = reasons(shape, machine)
+        why += [refused[machine.name]] if machine.name in refused else []
+        why += [kept[machine.name]] if not why and kept and machine.name in kept else []
+        found.append(Verdict(machine.name, tuple(why)))
     return sorted(found, key=lambda verdict: (_cost(verdict), verdict.worker))
 
 
@@ -86,6 +89,8 @@ def _change(reason: Reason, shape: Shape, worker: str) -> str:
             field = "vram_gb" if shape.demand.vram_mb is not None and shape.demand.gpus == 1 else "gpus"
             fewer = f", or ask for {field}={less}" if less else ""
             return f"wait until the devices of {worker} are free, or free them{fewer}"
+        case "reservation":
+            return "wait: that job comes first; a max_wall_s that ends before it starts lets this one pass"
         case "gpus_unusable":
             return f"mend the devices of {worker}: job workers says what is wrong"
         case "closed":

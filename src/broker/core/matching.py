@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -139,8 +139,14 @@ def reasons(shape: Shape, machine: Machine) -> list[Reason]:
     return found
 
 
-def waiting(shape: Shape, machines: Sequence[Machine], refused: Sequence[tuple[str, Reason]]) -> Reason:
-    """Why a queued job waits, in one sentence. `refused`: (worker, why) that still hold for its place."""
+def waiting(
+    shape: Shape,
+    machines: Sequence[Machine],
+    refused: Sequence[tuple[str, Reason]],
+    kept: Mapping[str, Reason] | None = None,
+) -> Reason:
+    """Why a queued job waits, in one sentence. `refused`: (worker, why) that still hold for its place; `kept`: worker →
+    for whom its room is kept."""
     able = [m for m in machines if not never(shape, m)]
     if not machines:
         return Reason(code="no_worker", message="no worker has registered yet; one just started takes a second or two")
@@ -170,4 +176,7 @@ def waiting(shape: Shape, machines: Sequence[Machine], refused: Sequence[tuple[s
     if all(short_of):
         firsts = sorted((found[0] for found in short_of), key=lambda reason: reason.code == "busy")
         return firsts[0].model_copy(update={"message": "; ".join(reason.message for reason in firsts[:3])})
+    ready = [machine.name for machine in serving if machine.name not in saying_no and not reasons(shape, machine)]
+    if kept and all(name in kept for name in ready):
+        return kept[ready[0]]
     return Reason(code="dispatching", message="about to be given to a worker")

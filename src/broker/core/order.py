@@ -10,6 +10,7 @@ not give everything to whoever has used least until now.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -60,7 +61,7 @@ class Terms:
         cpu_s = used.cpu_us / 1e6 + used.millicpus / 1000 * held_s
         gpu_s = used.gpu_ms / 1000 + used.gpus * held_s
         age_s = max(0, listened - used.folded_at) / 1000
-        return used.amount * 0.5 ** (age_s / self.half_life_s) + self._weighted(cpu_s, gpu_s)
+        return used.amount * math.pow(0.5, age_s / self.half_life_s) + self._weighted(cpu_s, gpu_s)
 
     def with_what_runs(self, used: Used, listened: int) -> float:
         """The same, as it will be in a while: what an order goes by."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from broker.core.explaining import Verdict, suggestion, verdicts
 from broker.core.matching import Machine, Shape
 from broker.service import views
@@ -30,7 +32,7 @@ async def explain(broker: Broker, job: int) -> Explained:
         if row["blocked"]:
             said = f"it starts after that job; job_explain {_parent(tx, row)} says why that one waits"
             return Explained(id=job, state=state, waiting=waiting, suggestion=said)
-        return _queued(tx, row, waiting)
+        return _queued(tx, row, waiting, {kept.worker: kept.for_others for kept in waits.kept() if kept.job != job})
 
     return await broker.store.read(fn)
 
@@ -41,7 +43,7 @@ def _parent(tx: Tx, row: Row) -> int:
     return int(parent["id"])
 
 
-def _queued(tx: Tx, row: Row, waiting: Reason | None) -> Explained:
+def _queued(tx: Tx, row: Row, waiting: Reason | None, kept: Mapping[str, Reason]) -> Explained:
     key = tx.one("shape_key", shape=row["shape"])
     assert key is not None, "jobs refer to their shape"
     shape, machines = Shape.from_key(key["key"]), _worth_telling(views.machines(tx))
@@ -49,7 +51,7 @@ def _queued(tx: Tx, row: Row, waiting: Reason | None) -> Explained:
         refusal["worker"]: Reason(code=refusal["code"], message=refusal["message"])
         for refusal in tx.all("refusals_of_place", place=row["place"], key=key["key"])
     }
-    found = verdicts(shape, machines, refused)
+    found = verdicts(shape, machines, refused, kept)
     return Explained(
         id=row["id"],
         state=JobState.QUEUED,

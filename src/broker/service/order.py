@@ -31,11 +31,12 @@ class Order:
         self._used: dict[str, float] = {}
 
     def rank(self, head: Head) -> Rank:
-        return rank(self.priority(head), self._used_for_share(head.wants.project), head.job)
+        return self.rank_of(head.wants.project, head.priority, head.job)
 
-    def priority(self, head: Head) -> int:
-        """The project's and its own."""
-        return priority_of(self._broker.settings.projects, head.wants.project) + head.priority
+    def rank_of(self, project: str, priority: int, job: int) -> Rank:
+        """`priority`: what the job adds to its project's."""
+        whole = priority_of(self._broker.settings.projects, project) + priority
+        return rank(whole, self._used_for_share(project), job)
 
     def first(self, heads: Iterable[Head]) -> Head | None:
         """Whose turn it is. What was used is looked at only where several projects wait."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from broker.core.graph import Parent
@@ -23,6 +23,7 @@ from broker.wire.workers import Slots, Worker, WorkerCpus, WorkerState
 # At submit, "it will start in a moment" and "the machine is busy" are no news; these are.
 MOST_RUNNING_SHOWN = 100
 MOST_HINTS = 1000
+MOST_ENDS_NAMED = 4
 EPOCH = datetime.fromtimestamp(0, UTC)
 # What a date can say; no clock is there, but a row that was changed by hand may be.
 EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_000
@@ -50,6 +51,31 @@ def waits_for(parent: Parent) -> Reason:
     return Reason(code="dependencies", message=f"waits for job {parent.id}, which is {parent.state}")
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A worker is kept for a job until some of what runs there has ended."""
+
+    worker: str
+    job: int
+    after: Sequence[str]
+
+    @property
+    def for_others(self) -> Reason:
+        return Reason(
+            code="reservation", message=f"{self.worker} is kept for job {self.job}, which waits for {self._ends}"
+        )
+
+    @property
+    def for_itself(self) -> str:
+        return f"{self.worker} is kept for it until {self._ends}"
+
+    @property
+    def _ends(self) -> str:
+        named = ", ".join(self.after[:MOST_ENDS_NAMED])
+        more = len(self.after) - MOST_ENDS_NAMED
+        return f"the end of {named}" + (f" and {more} more" if more > 0 else "")
+
+
 class Waiting:
     """Why queued jobs wait. Machines and reasons are read once for all jobs of one answer."""
 
@@ -58,6 +84,18 @@ class Waiting:
         self._machines: list[Machine] | None = None
         self._shapes: dict[int, Shape] = {}
         self._reasons: dict[tuple[Shape, str], Reason] = {}
+        self._kept: list[Kept] | None = None
+
+    def kept(self) -> list[Kept]:
+        """What is kept on which worker, for which job."""
+        if self._kept is None:
+            rows = self._tx.all("kept_rooms")
+            self._kept = [
+                Kept(row["worker_name"], row["job"], json.loads(row["after"]))
+                for row in rows
+                if row["worker"] is not None
+            ]
+        return self._kept
 
     def reason(self, shape: Shape, place: str) -> Reason:
         if (shape, place) not in self._reasons:
@@ -72,7 +110,11 @@ class Waiting:
             key = self._tx.one("shape_key", shape=row["shape"])
             assert key is not None, "jobs refer to their shape"
             self._shapes[row["shape"]] = Shape.from_key(key["key"])
-        return self.reason(self._shapes[row["shape"]], row["place"])
+        found = self.reason(self._shapes[row["shape"]], row["place"])
+        mine = [kept for kept in self.kept() if kept.job == row["id"]]
+        if not mine:
+            return found
+        return found.model_copy(update={"message": f"{found.message}; {mine[0].for_itself}"})
 
     def _reason(self, shape: Shape, place: str) -> Reason:
         if self._machines is None:
@@ -81,7 +123,7 @@ class Waiting:
             (row["worker"], Reason(code=row["code"], message=row["message"]))
             for row in self._tx.all("refusals_of_place", place=place, key=shape.key())
         ]
-        return waiting(shape, self._machines, refused)
+        return waiting(shape, self._machines, refused, {kept.worker: kept.for_others for kept in self.kept()})
 
 
 class Fits:

@@ -95,9 +95,7 @@ class Program(Frozen):
     name: Annotated[Text, StringConstraints(max_length=200)] | None = None
     labels: dict[Name, Annotated[Text, StringConstraints(max_length=200)]] | None = Field(default=None, max_length=64)
     project: Name = "default"
-    priority: int = Field(
-        default=0, ge=-50, le=50, description="Higher runs first; added to the project's."
-    )
+    priority: int = Field(default=0, ge=-50, le=50, description="Higher runs first; added to the project's.")
 
 
 class Conditions(Frozen):
