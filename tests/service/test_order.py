@@ -8,7 +8,7 @@ import pytest
 
 from broker.core.order import Used
 from broker.service import usage
-from broker.service.holding import owner_of_project
+from broker.service.holding import owner_of_project, read
 from broker.wire.jobs import CancelRequest
 from broker.wire.projects import Project
 from broker.wire.workers import Outcome, Phase
@@ -20,7 +20,7 @@ async def given(worker) -> list[int]:
 
 
 async def used(bench, project: str) -> Used:
-    return await bench.broker.store.read(lambda tx: usage.read(tx, owner_of_project(project)))
+    return await bench.broker.store.read(lambda tx: read(tx, owner_of_project(project)))
 
 
 async def amount(bench, project: str) -> float:

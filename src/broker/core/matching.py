@@ -26,9 +26,11 @@ class Shape:
     demand: Demand = NOTHING
     os: str | None = None
     arch: str | None = None
+    token: str | None = None
+    """Who submitted it, where that token has a quota: jobs that wait for different quotas are not alike."""
 
     @staticmethod
-    def of(spec: JobSpec) -> Shape:
+    def of(spec: JobSpec, token: str | None = None) -> Shape:
         needs = tuple(sorted(set(spec.needs or ())))
         return Shape(
             spec.cpus,
@@ -38,14 +40,17 @@ class Shape:
             Demand.of(spec),
             spec.os,
             spec.arch and _architecture(spec.arch),
+            token,
         )
 
     def key(self) -> str:
         """Canonical text: equal shapes have equal keys. Of one that asks for nothing else it is what it always was."""
         words: list[object] = [self.cpus, self.needs, self.worker, self.project]
         demand = self.demand
-        if demand or self.os or self.arch:
+        if demand or self.os or self.arch or self.token:
             words += [demand.gpus, demand.vram_mb, demand.ram_gb, demand.resources, self.os, self.arch]
+        if self.token:
+            words.append(self.token)
         return json.dumps(words, separators=(",", ":"))
 
     @staticmethod
@@ -54,9 +59,9 @@ class Shape:
         cpus, needs, worker, project, *more = json.loads(key)
         if not more:
             return Shape(cpus, tuple(needs), worker, project)
-        gpus, vram_mb, ram_gb, resources, os, arch = more
+        gpus, vram_mb, ram_gb, resources, os, arch, *token = more
         demand = Demand(gpus, vram_mb, ram_gb, tuple((name, count) for name, count in resources))
-        return Shape(cpus, tuple(needs), worker, project, demand, os, arch)
+        return Shape(cpus, tuple(needs), worker, project, demand, os, arch, *token)
 
 
 @dataclass(frozen=True, slots=True)

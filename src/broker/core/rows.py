@@ -65,6 +65,8 @@ class JobRow(NamedTuple):
     queued_at: int
     started_at: int | None
     ended_at: int | None
+    gpus: int = 0  # how many it asks for
+    quota_token: str | None = None  # who submitted it, where that token has a quota
 
 
 class AssignmentRow(NamedTuple):

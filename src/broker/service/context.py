@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from broker.logs.files import LogFiles
 from broker.service.clock import Clock, Jumps, Listening, Since
 from broker.service.feed import Feed
+from broker.service.quotas import Quotas
 from broker.service.views import Fits
 from broker.service.wake import Wake
-from broker.store.contract import Store
+from broker.store.contract import Store, Tx
 from broker.wire.settings import BrokerSettings
 from broker.wire.states import Scope
 
@@ -47,6 +48,10 @@ class Broker:
     version: str
     fits: Fits = field(default_factory=Fits)
     unstarted: Since = field(default_factory=Since)
+
+    def quotas(self, tx: Tx) -> Quotas:
+        """What quotas say in this transaction."""
+        return Quotas(tx, self.settings, self.listening.now_ms())
 
     @property
     def lease_ms(self) -> int:

@@ -20,7 +20,7 @@ from broker.service.reservations import Reservations
 from broker.service.rows import read_job
 from broker.service.transition import LostSwap, apply, pass_in_line
 from broker.service.views import with_room
-from broker.service.wake import Look, Parked
+from broker.service.wake import HeldByQuota, Look, Parked
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import JobSpec
 from broker.wire.machines import Given
@@ -51,12 +51,26 @@ class Turn:
         self.order = Order(tx, broker)
         self.kept = Reservations(tx, broker, self.order)
         self._tx, self._shapes = tx, shapes
+        self._quotas = broker.quotas(tx)
 
     def all_shapes(self) -> Ready:
         """Everything that waits, also what this look is not about."""
         if self._shapes is None:
             self._shapes = ready(self._tx)
         return self._shapes
+
+    def is_held(self, head: Head) -> bool:
+        """By a quota: it is looked at again when a job has ended, or the day has."""
+        if self._quotas.holds(head.wants) is None:
+            return False
+        self._tx.tell(HeldByQuota(head.shape))
+        return True
+
+    def given(self, head: Head) -> None:
+        """It was given to a worker."""
+        self.order.given(head)
+        self.kept.given(head)
+        self._quotas.changed()
 
 
 def claim(
@@ -88,8 +102,7 @@ def claim(
         if delivery is not None:
             deliveries.append(delivery)
             room.less(best.wants, delivery)
-            turn.order.given(best)
-            turn.kept.given(best)
+            turn.given(best)
         if len(deliveries) < most:
             queue.follow(best)
     return number, deliveries
@@ -245,7 +258,9 @@ class _Queue:
     def next(self) -> Head | None:
         """Whose turn it is: who fits, and takes nothing that is kept for one before it."""
         while True:
-            fitting = [head for head in self._heads.values() if self._room.takes(head.wants)]
+            fitting = [
+                head for head in self._heads.values() if self._room.takes(head.wants) and not self._turn.is_held(head)
+            ]
             best = self._turn.order.first(fitting)
             if best is None:
                 return None
@@ -274,7 +289,8 @@ class _Queue:
             return []
         order = self._turn.order
         limit = order.rank(best)
-        return sorted((head for head in waiting if order.rank(head) < limit), key=order.rank)
+        before = [head for head in waiting if order.rank(head) < limit and not self._turn.is_held(head)]
+        return sorted(before, key=order.rank)
 
     def _rest(self) -> list[Head]:
         """The heads of all other shapes that wait for room here."""

@@ -27,7 +27,7 @@ async def explain(broker: Broker, job: int) -> Explained:
         state = JobState(row["state"])
         if state is not JobState.QUEUED:
             return Explained(id=job, state=state, reason=views.reason(row))
-        waits = views.Waiting(tx)
+        waits = views.Waiting(tx, broker.quotas(tx))
         waiting = waits.of_job(row)
         if row["blocked"]:
             said = f"it starts after that job; job_explain {_parent(tx, row)} says why that one waits"
@@ -59,8 +59,16 @@ def _queued(tx: Tx, row: Row, waiting: Reason | None, kept: Mapping[str, Reason]
         placement=[_shown(verdict) for verdict in found[:MOST_WORKERS]],
         more_workers=max(0, len(found) - MOST_WORKERS) or None,
         ahead=_ahead(tx, row),
-        suggestion=suggestion(shape, found),
+        suggestion=_of_quota(waiting) or suggestion(shape, found),
     )
+
+
+def _of_quota(waiting: Reason | None) -> str | None:
+    if waiting is None or waiting.code != "quota":
+        return None
+    whose = waiting.message.partition(" ")[0]
+    when = "until the next day" if waiting.need is None else f"until another job of the {whose} has ended"
+    return f"wait {when}, or have its quota raised"
 
 
 def _worth_telling(machines: list[Machine]) -> list[Machine]:

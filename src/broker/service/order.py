@@ -9,7 +9,7 @@ from broker.core.matching import Shape
 from broker.core.order import Rank, priority_of, rank, share_of
 from broker.service import usage
 from broker.service.context import Broker
-from broker.service.holding import owner_of_project
+from broker.service.holding import owner_of_project, read
 from broker.store.contract import Tx
 
 
@@ -51,7 +51,7 @@ class Order:
 
     def _used_for_share(self, project: str) -> float:
         if project not in self._used:
-            used = usage.read(self._tx, owner_of_project(project))
+            used = read(self._tx, owner_of_project(project))
             seconds = usage.terms(self._broker).with_what_runs(used, self._broker.listening.now_ms())
             self._used[project] = seconds / share_of(self._broker.settings.projects, project)
         return self._used[project]

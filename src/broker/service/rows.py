@@ -57,6 +57,8 @@ def job_row(row: Row) -> JobRow:
         queued_at=row["queued_at"],
         started_at=row["started_at"],
         ended_at=row["ended_at"],
+        gpus=row["gpus"],
+        quota_token=row["quota_token"],
     )
 
 

@@ -164,6 +164,11 @@ def _end_unscheduled(id_: int, tx: Tx, *, listened: int) -> bool:
     return True
 
 
+async def look_at_held(broker: Broker) -> None:
+    """What a quota of the day before held may start."""
+    broker.wake.look_at_held()
+
+
 SWEEPS = (
     Sweep("leases", every=lambda broker: broker.settings.sweep_s, run=expire_leases),
     Sweep(
@@ -173,6 +178,7 @@ SWEEPS = (
     ),
     Sweep("retention", every=retention.every_s, run=retention.prune),
     Sweep("kept_room", every=lambda broker: max(60, broker.settings.sweep_s), run=reservations.give_up_old),
+    Sweep("quotas", every=lambda broker: max(60, broker.settings.sweep_s), run=look_at_held),
     Sweep("usage", every=usage.every_s, run=usage.fold),
     Sweep("walls", every=lambda broker: broker.settings.sweep_s, run=stop_overdue),
     Sweep("schedules", every=lambda broker: broker.settings.sweep_s, run=end_unscheduled),

@@ -354,9 +354,14 @@ def _count(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | No
     """Keep the counts per state and the lines of queued jobs, and tell dispatch what it may look at again."""
     if before.state is after.state:
         return
-    moved = tx.run("move_count", project=after.project, out_of=before.state.value, into=after.state.value)
+    out_of, into = before.state.value, after.state.value
+    moved = tx.run("move_count", project=after.project, out_of=out_of, into=into, gpus=after.gpus)
     if moved == 1:  # the first one ever in that state
-        tx.run("count_state", project=after.project, state=after.state.value, by=1)
+        tx.run("count_state", project=after.project, state=into, by=1, gpus=after.gpus)
+    if after.quota_token is not None:
+        moved = tx.run("move_token_count", token=after.quota_token, out_of=out_of, into=into, gpus=after.gpus)
+        if moved == 1:
+            tx.run("count_token_state", token=after.quota_token, state=into, by=1, gpus=after.gpus)
     if _is_ready(before):
         leave_line(tx, before.id)
     if _is_ready(after):

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from broker.core.order import DAY_MS, NOTHING, Terms, Used
+from broker.core.order import DAY_MS, NOTHING, Terms
 from broker.service.context import Broker
-from broker.service.holding import hold
-from broker.store.contract import Row, Tx
+from broker.service.holding import hold, used_row
+from broker.store.contract import Tx
 
 FOLDS_A_HALF_LIFE = 200
 
 
 def terms(broker: Broker) -> Terms:
     return Terms(broker.settings.usage_half_life_s, broker.settings.usage_gpu_weight)
-
-
-def used_row(row: Row | None) -> Used:
-    if row is None:
-        return Used()
-    return Used(
-        millicpus=row["millicpus"],
-        gpus=row["gpus"],
-        since=row["since"],
-        cpu_us=row["cpu_us"],
-        gpu_ms=row["gpu_ms"],
-        amount=row["amount"],
-        folded_at=row["folded_at"],
-        day=row["day"],
-        today_gpu_ms=row["today_gpu_ms"],
-    )
-
-
-def read(tx: Tx, owner: str) -> Used:
-    return used_row(tx.one("usage", owner=owner))
 
 
 def every_s(broker: Broker) -> float:

@@ -12,6 +12,7 @@ from broker.core.graph import Parent
 from broker.core.matching import Machine, Shape, never, waiting
 from broker.service import unreadable
 from broker.service.machines import Shown, host_of
+from broker.service.quotas import Quotas
 from broker.service.rows import given, reached
 from broker.store.contract import Row, Tx
 from broker.wire.events import Event, EventType
@@ -79,8 +80,8 @@ class Kept:
 class Waiting:
     """Why queued jobs wait. Machines and reasons are read once for all jobs of one answer."""
 
-    def __init__(self, tx: Tx) -> None:
-        self._tx = tx
+    def __init__(self, tx: Tx, quotas: Quotas) -> None:
+        self._tx, self._quotas = tx, quotas
         self._machines: list[Machine] | None = None
         self._shapes: dict[int, Shape] = {}
         self._reasons: dict[tuple[Shape, str], Reason] = {}
@@ -111,6 +112,8 @@ class Waiting:
             assert key is not None, "jobs refer to their shape"
             self._shapes[row["shape"]] = Shape.from_key(key["key"])
         found = self.reason(self._shapes[row["shape"]], row["place"])
+        if found.code == "quota":
+            return found
         mine = [kept for kept in self.kept() if kept.job == row["id"]]
         if not mine:
             return found
@@ -123,7 +126,8 @@ class Waiting:
             (row["worker"], Reason(code=row["code"], message=row["message"]))
             for row in self._tx.all("refusals_of_place", place=place, key=shape.key())
         ]
-        return waiting(shape, self._machines, refused, {kept.worker: kept.for_others for kept in self.kept()})
+        found = waiting(shape, self._machines, refused, {kept.worker: kept.for_others for kept in self.kept()})
+        return found if found.code in WORTH_SAYING_AT_SUBMIT else self._quotas.holds(shape) or found
 
 
 class Fits:
@@ -154,12 +158,13 @@ def _would_take(tx: Tx, shape: Shape, worker: Row) -> bool:
     return not shape.demand or not never(shape, replace(machine, host=host_of(tx, worker)))
 
 
-def hopeless(tx: Tx, fits: Fits, shape: Shape, place: str) -> Reason | None:
-    """What is worth saying at submit: that no worker which is there could ever take the job."""
+def hopeless(tx: Tx, fits: Fits, shape: Shape, place: str, quotas: Quotas) -> Reason | None:
+    """What is worth saying at submit: that no worker which is there could ever take the job, or that a quota is in the
+    way."""
     if fits.somebody(tx, shape):
-        return None
-    found = Waiting(tx).reason(shape, place)
-    return found if found.code in WORTH_SAYING_AT_SUBMIT else None
+        return quotas.holds(shape)
+    found = Waiting(tx, quotas).reason(shape, place)
+    return found if found.code in WORTH_SAYING_AT_SUBMIT or found.code == "quota" else None
 
 
 def registered(worker: Row) -> Machine:

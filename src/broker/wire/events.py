@@ -23,6 +23,10 @@ class EventType(StrEnum):
         return member
 
     JOB_SUBMITTED = "job_submitted", "A job was accepted and is on disk."
+    JOB_DENIED = (
+        "job_denied",
+        "A submit was refused for a quota: there is no such job. The data say which and its numbers.",
+    )
     JOB_ASSIGNED = "job_assigned", "A worker was given the job: a new assignment, pending."
     JOB_STARTED = "job_started", "The process exists."
     JOB_COMPLETED = "job_completed", "Exit code 0, committed by the owner."

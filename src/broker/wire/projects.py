@@ -1,10 +1,26 @@
-"""What a configuration says of a project besides the defaults of its jobs."""
+"""What a configuration says of projects besides the defaults of their jobs, and of tokens."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
-from broker.wire.jobs import Conditions
+from broker.wire.jobs import Conditions, Frozen
+
+
+class Quota(Frozen):
+    """`[projects.NAME.quota]`, `[tokens.NAME.quota]`. What is not given is not limited."""
+
+    queued: int | None = Field(default=None, ge=0, description="Jobs that wait; more are denied, whatever `when_over`.")
+    running: int | None = Field(default=None, ge=0, description="Jobs that are assigned or run.")
+    gpus: int | None = Field(default=None, ge=0, description="GPUs at once; one that is shared counts as one.")
+    gpu_hours_per_day: float | None = Field(
+        default=None, ge=0, description="GPU-hours since midnight UTC; while they are used up no job with GPUs starts."
+    )
+    when_over: Literal["deny", "hold"] = Field(
+        default="deny", description="deny: what could not start for the quota is denied; hold: it waits."
+    )
 
 
 class Project(Conditions):
@@ -17,3 +33,10 @@ class Project(Conditions):
         le=1000,
         description="How much it may use beside projects of the same priority: with 2 twice as much as with 1.",
     )
+    quota: Quota | None = None
+
+
+class TokenTable(Frozen):
+    """`[tokens.NAME]`."""
+
+    quota: Quota | None = None

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Va
 
 from broker.wire.jobs import FLOOR_TABLE, Name, name_of
 from broker.wire.machines import ResourceSetting, TagSetting
-from broker.wire.projects import Project
+from broker.wire.projects import Project, Quota, TokenTable
 
 FILE_ONLY: dict[str, JsonValue] = {"file_only": True}
 ProjectTable = Annotated[str, AfterValidator(lambda name: name if name == FLOOR_TABLE else name_of(name))]
@@ -97,8 +97,11 @@ class BrokerSettings(Settings):
     )
     projects: dict[ProjectTable, Project] = Field(
         default={},
-        description="A project's priority and share, and defaults for its jobs; those of `_default` are for all.",
+        description="A project's priority, share and quota, and defaults for its jobs; those of `_default` are for all.",
         json_schema_extra=FILE_ONLY,
+    )
+    tokens: dict[Name, TokenTable] = Field(
+        default={}, description="Quotas of the jobs that are submitted with this token.", json_schema_extra=FILE_ONLY
     )
     usage_half_life_s: float = Field(
         default=86_400,
@@ -234,13 +237,19 @@ def is_file_only(model: type[Settings], key: str) -> bool:
 
 
 def _in_a_table(loc: tuple[int | str, ...], kind: str, message: str, config_name: str) -> str:
-    """What is wrong in `[projects.NAME]`; a name that is not known there with the nearest that is."""
+    """What is wrong in a table; a name that is not known there with the nearest that is."""
     path = ".".join(str(part) for part in loc if part != "[key]")
     if kind != "extra_forbidden":
         return f"{path} in {config_name}: {message.removeprefix('Value error, ')}"
-    near = difflib.get_close_matches(str(loc[-1]), Project.model_fields, n=1)
-    suggestion = f"did you mean {near[0]}?" if near else f"it takes {', '.join(Project.model_fields)}."
-    return f"{path} in {config_name}: a project has no default for that; {suggestion} See docs/configuration.md."
+    if "quota" in loc[2:-1]:
+        fields, what = Quota.model_fields, "a quota limits nothing of that name"
+    elif loc[0] == "tokens":
+        fields, what = TokenTable.model_fields, "a token has only a quota"
+    else:
+        fields, what = Project.model_fields, "a project has no default for that"
+    near = difflib.get_close_matches(str(loc[-1]), fields, n=1)
+    suggestion = f"did you mean {near[0]}?" if near else f"it takes {', '.join(fields)}."
+    return f"{path} in {config_name}: {what}; {suggestion} See docs/configuration.md."
 
 
 # A job that itself uses `job` has these in its environment; they are no settings.
