@@ -29,6 +29,7 @@ class Running:
     cpus: float
     ends_at: float
     given: Given | None = None
+    stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True)

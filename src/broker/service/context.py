@@ -48,6 +48,7 @@ class Broker:
     version: str
     fits: Fits = field(default_factory=Fits)
     unstarted: Since = field(default_factory=Since)
+    preemptible: Since = field(default_factory=Since)
 
     def quotas(self, tx: Tx) -> Quotas:
         """What quotas say in this transaction."""

@@ -309,6 +309,12 @@ def _head(tx: Tx, broker: Broker, worker: str, shape: int, wants: Shape) -> Head
     return None if row is None else Head(shape, row["id"], row["priority"], wants)
 
 
+def first_of(tx: Tx, shape: int, wants: Shape) -> Head | None:
+    """The next job of a shape, whoever has refused it."""
+    row = tx.one("head_of_shape", shape=shape, worker="", listened=0)
+    return None if row is None else Head(shape, row["id"], row["priority"], wants)
+
+
 def _assign(tx: Tx, broker: Broker, worker: Row, head: Head, number: int, room: _Room) -> Delivery | None:
     job = head.job
     row = _readable(tx, job)

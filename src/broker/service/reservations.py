@@ -41,7 +41,7 @@ class _Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """A worker that could run the job, with what runs there."""
 
     id: str
@@ -103,16 +103,27 @@ class Reservations:
         rank = self._order.rank_of(row["project"], row["priority"], row["job"])
         return _Kept(row["worker"], Start(at, tuple(json.loads(row["after"]))), row["looked_at"], rank)
 
-    def _look(self, head: Head, kept: _Kept | None) -> _Kept | None:
-        """Where it can start first. None: somebody can take it at once."""
+    def places_without_room(self, head: Head) -> list[Place] | None:
+        """Workers that could run it, and none of which has room now; without those that are kept for who comes before
+        it. None: somebody can take it at once."""
         rank = self._order.rank(head)
         taken = {other.worker for other in self._all().values() if other.rank < rank}
+        places = [place for place in self._places(head) if place.id not in taken]
+        return None if any(not reasons(head.wants, place.machine) for place in places) else places
+
+    def keep_for(self, head: Head, worker: str, start: Start) -> None:
+        """This worker, because room is being made there."""
+        before = self._all().get(head.job)
+        self._keep(head.job, _Kept(worker, start, self._now, self._order.rank(head)), before)
+
+    def _look(self, head: Head, kept: _Kept | None) -> _Kept | None:
+        """Where it can start first. None: somebody can take it at once."""
+        places = self.places_without_room(head)
+        if places is None:
+            return None
+        rank = self._order.rank(head)
         starts: dict[str, Start] = {}
-        for place in self._places(head):
-            if place.id in taken:
-                continue
-            if not reasons(head.wants, place.machine):
-                return None
+        for place in places:
             start = start_on(head.wants, place.machine, place.running, self._now)
             if start is not None:
                 starts[place.id] = start
@@ -124,7 +135,7 @@ class Reservations:
             best = best if is_much_sooner(starts[best], stays, self._now) else kept.worker
         return _Kept(best, starts[best], self._now, rank)
 
-    def _places(self, head: Head) -> list[_Place]:
+    def _places(self, head: Head) -> list[Place]:
         tx = self._tx
         limits = tx.one("limits_of_job", job=head.job)
         assert limits is not None, "it stands in a line"
@@ -141,7 +152,7 @@ class Reservations:
                 continue
             machine = replace(machine, host=shown.host(row)) if head.wants.demand else machine
             if not never(head.wants, machine):
-                found.append(_Place(row["id"], machine, running.get(row["id"], ())))
+                found.append(Place(row["id"], machine, running.get(row["id"], ())))
         return found
 
     def _running(self, row: Row) -> Running:
@@ -151,7 +162,8 @@ class Reservations:
         except unreadable.Unreadable:
             what = None
         if row["stop_id"] is not None:
-            return Running(name, row["cpus"], expected_end(self._now, limit_s=0, grace_s=row["stop_grace_s"]), what)
+            ends_at = expected_end(self._now, limit_s=0, grace_s=row["stop_grace_s"])
+            return Running(name, row["cpus"], ends_at, what, stopping=True)
         return Running(name, row["cpus"], _ends_at(row, self._now, self._margin_ms), what)
 
     def _keep(self, job: int, found: _Kept, before: _Kept | None) -> None:

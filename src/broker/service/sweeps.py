@@ -14,7 +14,7 @@ from broker.core.ending import loss, told_of_loss
 from broker.core.rows import AssignmentRow, JobRow, StopKind
 from broker.core.states import LIVE, Cause, Facts, Illegal
 from broker.failpoint import failpoint
-from broker.service import machines, reservations, retention, usage
+from broker.service import machines, making_room, reservations, retention, usage
 from broker.service.context import Broker
 from broker.service.rows import read_assignment, read_job
 from broker.service.stops import request_stop
@@ -179,6 +179,7 @@ SWEEPS = (
     Sweep("retention", every=retention.every_s, run=retention.prune),
     Sweep("kept_room", every=lambda broker: max(60, broker.settings.sweep_s), run=reservations.give_up_old),
     Sweep("quotas", every=lambda broker: max(60, broker.settings.sweep_s), run=look_at_held),
+    Sweep("room", every=lambda broker: broker.settings.sweep_s, run=making_room.make_room),
     Sweep("usage", every=usage.every_s, run=usage.fold),
     Sweep("walls", every=lambda broker: broker.settings.sweep_s, run=stop_overdue),
     Sweep("schedules", every=lambda broker: broker.settings.sweep_s, run=end_unscheduled),

@@ -40,3 +40,17 @@ class TokenTable(Frozen):
     """`[tokens.NAME]`."""
 
     quota: Quota | None = None
+
+
+class Preemption(Frozen):
+    """`[preemption]`."""
+
+    enabled: bool = Field(
+        default=False, description="Whether a job that has no room has preemptible jobs of lower priority stopped."
+    )
+    min_priority_difference: int = Field(
+        default=20, ge=1, le=200, description="How much lower, the projects' priorities included."
+    )
+    min_runtime_s: float = Field(
+        default=300, ge=0, le=10 * 365 * 86_400, description="How long a job runs before it makes room for another."
+    )

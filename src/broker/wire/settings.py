@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Va
 
 from broker.wire.jobs import FLOOR_TABLE, Name, name_of
 from broker.wire.machines import ResourceSetting, TagSetting
-from broker.wire.projects import Project, Quota, TokenTable
+from broker.wire.projects import Preemption, Project, Quota, TokenTable
 
 FILE_ONLY: dict[str, JsonValue] = {"file_only": True}
 ProjectTable = Annotated[str, AfterValidator(lambda name: name if name == FLOOR_TABLE else name_of(name))]
@@ -102,6 +102,9 @@ class BrokerSettings(Settings):
     )
     tokens: dict[Name, TokenTable] = Field(
         default={}, description="Quotas of the jobs that are submitted with this token.", json_schema_extra=FILE_ONLY
+    )
+    preemption: Preemption = Field(
+        default=Preemption(), description="Jobs that make room for others by themselves.", json_schema_extra=FILE_ONLY
     )
     usage_half_life_s: float = Field(
         default=86_400,
@@ -243,6 +246,8 @@ def _in_a_table(loc: tuple[int | str, ...], kind: str, message: str, config_name
         return f"{path} in {config_name}: {message.removeprefix('Value error, ')}"
     if "quota" in loc[2:-1]:
         fields, what = Quota.model_fields, "a quota limits nothing of that name"
+    elif loc[0] == "preemption":
+        fields, what = Preemption.model_fields, "there is no such word"
     elif loc[0] == "tokens":
         fields, what = TokenTable.model_fields, "a token has only a quota"
     else:

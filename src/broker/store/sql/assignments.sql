@@ -81,6 +81,12 @@ SELECT id FROM assignments
 WHERE state = 'acked' AND stop_id IS NULL AND reserved = 1
 LIMIT :limit;
 
+-- name: preemptible
+-- Running jobs that may be stopped for another, and are not being stopped.
+SELECT a.id, a.job, a.attempt, a.cpus, a.given, a.started_at, j.priority, j.project
+FROM assignments AS a INDEXED BY assignments_held JOIN jobs AS j ON j.assignment = a.id AND j.id = a.job
+WHERE a.reserved = 1 AND a.state = 'started' AND a.stop_id IS NULL AND j.preemptible = 1;
+
 -- name: stops_of_worker
 -- What this worker has been asked to stop.
 SELECT job, attempt, stop_id, stop_why, stop_grace_s FROM assignments
