@@ -219,6 +219,34 @@ async def test_however_jobs_end_the_quota_is_free_again(make_bench, end: str) ->
     await denied(bench)
 
 
+@pytest.mark.guarantee("G34")
+@pytest.mark.trial("B95")
+async def test_after_many_stops_at_once_exactly_as_many_run_as_before(make_bench) -> None:
+    bench = await make_bench(**project(running=4, when_over="hold"))
+    worker = await bench.registered(slots=16)
+    await bench.submit(project="p", count=40, preemptible=True, on_preempt="requeue")
+    running = await started(worker)
+
+    for round_ in range(9):
+        assert len(running) == 4
+        if round_ % 3 == 0:
+            await bench.client.job_cancel(CancelRequest(job=list(running)))
+        elif round_ % 3 == 1:
+            for job in running:
+                await bench.client.job_preempt(job)
+        else:
+            await bench.sweep(after_s=61)  # lost: its worker is heard again, and told to stop them
+            worker.held.clear()
+            await worker.poll(process=False, accept=False)
+        if round_ % 3 != 2:
+            for delivery in running.values():
+                await worker.finish(delivery, Outcome.STOPPED)
+        running = await started(worker)
+
+    counts = (await bench.client.job_list()).counts
+    assert (counts["running"], counts["cancelled"]) == (4, 12)
+
+
 async def test_a_project_without_a_quota_has_that_of_the_table_of_all(make_bench) -> None:
     both = {"_default": Project(quota=Quota(queued=1)), "free": Project(quota=Quota())}
     bench = await make_bench(projects=both)
