@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from broker.app import create_app
@@ -23,6 +24,7 @@ from broker.core.states import ASSIGNMENT_OVER, TABLE, TERMINAL, Cause
 from broker.wire.events import EventType
 from broker.wire.jobs import Conditions
 from broker.wire.problems import ProblemCode
+from broker.wire.projects import Preemption, Project, Quota
 from broker.wire.settings import OTHER_KEYS, BrokerSettings, ClientSettings, Settings, WorkerSettings, is_file_only
 from jobd_mcp.cli.faults import Fault
 from jobd_mcp.operations import Operation, operations
@@ -67,7 +69,7 @@ def settings() -> str:
     rows = [[f"`JOBD_{name.upper()}`", meaning] for name, meaning in OTHER_KEYS.items()]
     text += f"### Only in the environment\n\n{table(['Environment', 'Meaning'], rows)}\n"
     tables = [
-        [f"`[{name}.NAME]`", field.description or ""]
+        [f"`[{name}{'' if field.annotation is Preemption else '.NAME'}]`", field.description or ""]
         for name, field in BrokerSettings.model_fields.items()
         if is_file_only(BrokerSettings, name)
     ]
@@ -82,6 +84,26 @@ def project_defaults() -> str:
         shown = f"`{floor:g}` (floor)" if floor is not None else _shown_default(field.default)
         rows.append([f"`{name}`", shown, field.description or ""])
     return table(["Field", "Where nobody says", "Meaning"], rows)
+
+
+def project_own() -> str:
+    """What a project has besides defaults for its jobs."""
+    own = [name for name in Project.model_fields if name not in Conditions.model_fields and name != "quota"]
+    return _fields(Project, own)
+
+
+def quota() -> str:
+    return _fields(Quota, list(Quota.model_fields))
+
+
+def preemption() -> str:
+    return _fields(Preemption, list(Preemption.model_fields))
+
+
+def _fields(model: type[BaseModel], names: list[str]) -> str:
+    rows = [(name, model.model_fields[name]) for name in names]
+    shown = [[f"`{name}`", _shown_default(field.default), field.description or ""] for name, field in rows]
+    return table(["Field", "Where nobody says", "Meaning"], shown)
 
 
 def _shown_default(value: object) -> str:
@@ -248,6 +270,9 @@ def openapi_text() -> str:
 REGIONS: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "project-defaults": project_defaults,
+    "project-own": project_own,
+    "quota": quota,
+    "preemption": preemption,
     "events": events,
     "faults": faults,
     "problems": problems,

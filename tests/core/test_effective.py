@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from broker.core.effective import FLOOR, Source, effective, given, seconds
 from broker.wire import states
 from broker.wire.jobs import FLOOR_TABLE, Conditions, JobSpec
+from broker.wire.projects import Project
 
 FIELDS = list(Conditions.model_fields)
 LAYERS = ("floor", "project", "job")
@@ -85,7 +86,7 @@ def test_a_project_that_sets_one_field_keeps_the_floor_and_the_defaults_of_every
 
 
 def test_a_null_says_nothing_and_a_falsy_value_does() -> None:
-    projects = {"p": Conditions(max_wall_s=5, needs=["big"], preemptible=True, checkpoint_grace_s=3, priority=9)}
+    projects = {"p": Conditions(max_wall_s=5, needs=["big"], preemptible=True, checkpoint_grace_s=3, cpus=9)}
 
     silent = effective(spec(max_wall_s=None, needs=None), projects).spec
     said = effective(spec(max_wall_s="none", needs=[], preemptible=False, checkpoint_grace_s=0, priority=0), projects)
@@ -111,12 +112,19 @@ def test_without_any_configuration_a_silent_job_and_an_endless_one_are_limited()
 
 
 def test_each_value_has_a_source_and_nothing_else_has() -> None:
-    whole = effective(spec(labels={"a": "b"}), {"p": Conditions(priority=3)})
+    whole = effective(spec(labels={"a": "b"}), {"p": Conditions(checkpoint_grace_s=3)})
 
     assert set(whole.sources) == set(whole.spec.model_dump(exclude_none=True))
     assert whole.sources["labels"] is Source.JOB
-    assert whole.sources["priority"] is Source.PROJECT
+    assert whole.sources["checkpoint_grace_s"] is Source.PROJECT
     assert whole.sources["cpus"] is Source.DEFAULT
+
+
+def test_what_a_project_has_itself_is_no_default_of_its_jobs() -> None:
+    whole = effective(spec(), {"p": Project(priority=70, share=2, cpus=3)})
+
+    assert (whole.spec.priority, whole.sources["priority"]) == (0, Source.DEFAULT)
+    assert (whole.spec.cpus, "share" in whole.sources) == (3, False)
 
 
 def test_another_projects_table_says_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.effective import given
+from broker.wire.projects import Quota
 from broker.wire.settings import BrokerSettings, ConfigurationError, WorkerSettings, load
 
 GOOD = """
@@ -30,6 +31,17 @@ def test_a_table_says_what_stands_in_it_and_nothing_else() -> None:
     load(WorkerSettings, {}, GOOD)  # not its business, and no fault
 
 
+def test_quotas_stand_in_tables_of_their_own() -> None:
+    text = (
+        "[projects.p]\npriority = 9\n[projects.p.quota]\ngpus = 2\n[tokens.agent.quota]\nqueued = 5\nwhen_over = 'hold'"
+    )
+
+    read = load(BrokerSettings, {}, text)
+
+    assert (read.projects["p"].priority, read.projects["p"].quota) == (9, Quota(gpus=2))
+    assert read.tokens["agent"].quota == Quota(queued=5, when_over="hold")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -38,12 +50,17 @@ def test_a_table_says_what_stands_in_it_and_nothing_else() -> None:
             "[projects._default]\nidle_timeout = 3",
             r"projects\._default\.idle_timeout in jobd\.toml.*did you mean idle_timeout_s\?",
         ),
-        ("[projects.train]\ncommand = 'x'", r"projects\.train\.command.*no default for that; it takes priority,"),
+        ("[projects.train]\ncommand = 'x'", r"projects\.train\.command.*no default for that; it takes cpus,"),
         ("[projects.train]\nmax_wall_s = 0", r"projects\.train\.max_wall_s in jobd\.toml: give seconds, above 0"),
-        ("[projects.train]\npriority = 51", r"projects\.train\.priority in jobd\.toml: .*50"),
+        ("[projects.train]\npriority = 101", r"projects\.train\.priority in jobd\.toml: .*100"),
         ("[projects.train]\non_preempt = 'kill'", r"projects\.train\.on_preempt in jobd\.toml: .*'stop' or 'requeue'"),
         ("[projects.'a b']\npriority = 1", r"projects\.a b in jobd\.toml: use letters"),
         ("[projects._defaults]\npriority = 1", r"projects\._defaults in jobd\.toml: use letters"),
+        ("[projects.p]\nshare = 0", r"projects\.p\.share in jobd\.toml: .*greater than 0"),
+        ("[projects.p.quota]\nrunnin = 1", r"projects\.p\.quota\.runnin.*limits nothing.*did you mean running\?"),
+        ("[projects.p.quota]\nwhen_over = 'x'", r"projects\.p\.quota\.when_over in jobd\.toml: .*'deny' or 'hold'"),
+        ("[tokens.t]\npriority = 1", r"tokens\.t\.priority in jobd\.toml: a token has only a quota; it takes quota\."),
+        ("[tokens.t.quota]\ngpus = -1", r"tokens\.t\.quota\.gpus in jobd\.toml: .*greater than or equal to 0"),
         ("projects = 3", r"projects in jobd\.toml"),
         ("[projects]\ntrain = 3", r"projects\.train in jobd\.toml"),
         ("[project.train]\npriority = 1", r"did you mean projects\?"),

@@ -309,3 +309,33 @@ async def test_a_worker_that_finds_less_than_the_broker_knew_says_no_before_anyt
         waiting = (await client.job_get(job)).waiting
         assert waiting is not None and waiting.code in ("gpus_busy", "gpu_busy")
         assert not (short_dir / "ran").exists()
+
+
+@pytest.mark.guarantee("G37")
+@pytest.mark.trial("B37")
+async def test_a_stream_for_one_card_does_not_starve_a_job_for_two_and_what_fits_nowhere_delays_nobody(
+    fleet: Fleet, hardware: Hardware, short_dir: Path
+) -> None:
+    hardware.is_now(f"{RTX}\n{H100}")
+    await fleet.start_broker()
+    async with fleet.client() as client:
+        await ready(fleet, client, 2)
+        small = [await submit(client, f"sleep {1 + n % 3 / 2}", gpus=1, priority=-5) for n in range(8)]
+        await are(client, small[:2], R, R)
+        impossible = await submit(client, "exit 0", gpus=3, priority=50)
+        later = await submit(client, "exit 0", gpus=1, priority=50, depends_on=[small[-1]])
+        big = await submit(client, "exit 0", gpus=2)
+        held: set[str] = set()
+
+        async def big_has_ended() -> bool:
+            waiting = [(await client.job_get(job)).waiting for job in (small[2], impossible, later)]
+            held.update(reason.code for reason in waiting if reason is not None)
+            return (await client.job_get(big)).state is JobState.COMPLETED
+
+        await eventually(big_has_ended, within_s=60)
+        assert [(await ended(client, job)).state for job in (*small, later)] == [JobState.COMPLETED] * 9
+
+        started_at = {job: (await client.job_get(job)).started_at for job in (*small, big)}
+        assert all(started_at[big] < started_at[job] for job in small[2:])
+        assert {"reservation", "no_worker_fits", "dependencies"} <= held
+        assert (await client.job_get(impossible)).state is Q

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from broker.wire.events import EventType
-from broker.wire.jobs import CancelRequest, Conditions
+from broker.wire.jobs import CancelRequest
+from broker.wire.projects import Project
 from broker.wire.workers import Outcome, Phase, VerdictWord
 
 REACHED = {"code": "max_wall", "limit_s": 100, "seen_s": 100.5}
@@ -148,14 +149,14 @@ async def full(bench, **fields: object):
 @pytest.mark.guarantee("G25")
 @pytest.mark.trial("B72")
 async def test_a_project_that_sets_only_a_priority_keeps_both_limits_of_the_floor(make_bench) -> None:
-    bench = await make_bench(projects={"b": Conditions(priority=5), "c": Conditions(max_wall_s=60)})
+    bench = await make_bench(projects={"b": Project(priority=5), "c": Project(max_wall_s=60)})
 
     absent, only_priority, one = await full(bench), await full(bench, project="b"), await full(bench, project="c")
 
     for got in (absent, only_priority):
         assert (got.spec["idle_timeout_s"], got.spec["max_wall_s"]) == (86_400, 604_800)
         assert (got.sources["idle_timeout_s"], got.sources["max_wall_s"]) == ("floor", "floor")
-    assert (only_priority.spec["priority"], only_priority.sources["priority"]) == (5, "project")
+    assert (only_priority.spec["priority"], only_priority.sources["priority"]) == (0, "default")
     assert (one.spec["idle_timeout_s"], one.spec["max_wall_s"]) == (86_400, 60)
     assert (one.sources["idle_timeout_s"], one.sources["max_wall_s"]) == ("floor", "project")
 
@@ -164,8 +165,8 @@ async def test_a_project_that_sets_only_a_priority_keeps_both_limits_of_the_floo
 async def test_what_counts_is_what_the_worker_is_given_and_what_the_broker_itself_goes_by(make_bench) -> None:
     bench = await make_bench(
         projects={
-            "_default": Conditions(checkpoint_grace_s=12, on_worker_lost="orphan"),
-            "p": Conditions(checkpoint_grace_s=4, cpus=2, needs=["big"], max_wall_s=100),
+            "_default": Project(checkpoint_grace_s=12, on_worker_lost="orphan"),
+            "p": Project(checkpoint_grace_s=4, cpus=2, needs=["big"], max_wall_s=100),
         }
     )
     job = await bench.submit(project="p", max_wall_s="none", needs=[])
@@ -188,10 +189,10 @@ async def test_what_counts_is_what_the_worker_is_given_and_what_the_broker_itsel
 
 
 async def test_what_was_decided_at_the_submit_stays_when_the_project_changes(make_bench) -> None:
-    bench = await make_bench(projects={"p": Conditions(max_wall_s=60)})
+    bench = await make_bench(projects={"p": Project(max_wall_s=60)})
     before = await bench.submit(project="p", count=2)
     row = await bench.broker.store.read(lambda tx: tx.one("spec_of_job", job=before + 1))
-    bench.broker.settings.projects["p"] = Conditions(max_wall_s=5)
+    bench.broker.settings.projects["p"] = Project(max_wall_s=5)
     after = await bench.submit(project="p")
     worker = await bench.registered()
 

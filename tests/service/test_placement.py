@@ -125,7 +125,7 @@ async def test_one_that_has_a_device_for_itself_shares_with_nobody(bench) -> Non
     deliveries = (await worker.poll()).deliveries
     assert [(delivery.job, delivery.given.gpus[0].uuid) for delivery in deliveries] == [(alone, A)]
     sharing = [await bench.submit(vram_gb=10) for _ in range(3)]
-    two = await bench.submit(gpus=2, priority=9)
+    two = await bench.submit(gpus=2, priority=-9)  # one that came before them would have room kept for it
     got = (await worker.poll()).deliveries
     assert [(delivery.job, delivery.given.gpus[0].uuid) for delivery in got] == [(job, B) for job in sharing[:2]]
     assert (await waiting(bench, two)).code == "gpus_busy"

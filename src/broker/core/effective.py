@@ -48,8 +48,9 @@ def effective(spec: JobSpec, projects: Mapping[str, Conditions]) -> Effective:
     )
     for source, table in tables:
         for name, value in given(table).items() if table is not None else ():
-            values[name] = value
-            sources[name] = source
+            if name in Conditions.model_fields or table is spec:
+                values[name] = value
+                sources[name] = source
     complete = spec.model_copy(update={name: values[name] for name in values if name in Conditions.model_fields})
     said = {name for name in JobSpec.model_fields if getattr(complete, name) is not None}
     return Effective(

@@ -17,15 +17,17 @@ class Verdict:
     reasons: tuple[Reason, ...]
 
 
-def verdicts(shape: Shape, machines: Sequence[Machine], refused: Mapping[str, Reason]) -> list[Verdict]:
-    """All workers, the one that is nearest to taking the job first. `refused`: worker → why it said no to this place."""
-    found = [
-        Verdict(
-            machine.name,
-            (*reasons(shape, machine), *((refused[machine.name],) if machine.name in refused else ())),
-        )
-        for machine in machines
-    ]
+def verdicts(
+    shape: Shape, machines: Sequence[Machine], refused: Mapping[str, Reason], kept: Mapping[str, Reason] | None = None
+) -> list[Verdict]:
+    """All workers, the one that is nearest to taking the job first. `refused`: worker → why it said no to this place;
+    `kept`: worker → for whom its room is kept."""
+    found = []
+    for machine in machines:
+        why = reasons(shape, machine)
+        why += [refused[machine.name]] if machine.name in refused else []
+        why += [kept[machine.name]] if not why and kept and machine.name in kept else []
+        found.append(Verdict(machine.name, tuple(why)))
     return sorted(found, key=lambda verdict: (_cost(verdict), verdict.worker))
 
 
@@ -121,6 +123,9 @@ KNOWN: Mapping[str, _Known] = {
     "ram_busy": _Known(1, _wait_or_ask("ram_gb")),
     "resources_busy": _Known(1, _always("wait: {worker} takes it when a job that has one of them ends")),
     "gpus_busy": _Known(2, _devices_busy),
+    "reservation": _Known(
+        2, _always("wait: that job comes first; a max_wall_s that ends before it starts lets this one pass")
+    ),
     "closed": _Known(3, _closed),
     "offline": _Known(5, _always("bring {worker} back: start its worker again")),
     "gpus_unusable": _Known(6, _always("mend the devices of {worker}: job workers says what is wrong")),

@@ -144,7 +144,7 @@ class _Course:
 
     def _release(self, one: Running) -> None:
         machine = self._machines[one.worker]
-        host = machine.host.without(one.assignment) if machine.host is not None else None
+        host = machine.host.without({one.assignment}) if machine.host is not None else None
         self._machines[one.worker] = replace(machine, free=machine.free + one.cpus, host=host)
         self._full[one.worker].clear()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -26,9 +26,11 @@ class Shape:
     demand: Demand = NOTHING
     os: str | None = None
     arch: str | None = None
+    token: str | None = None
+    """Who submitted it, where that token has a quota: jobs that wait for different quotas are not alike."""
 
     @staticmethod
-    def of(spec: JobSpec) -> Shape:
+    def of(spec: JobSpec, token: str | None = None) -> Shape:
         needs = tuple(sorted(set(spec.needs or ())))
         return Shape(
             spec.cpus,
@@ -38,14 +40,17 @@ class Shape:
             Demand.of(spec),
             spec.os,
             spec.arch and _architecture(spec.arch),
+            token,
         )
 
     def key(self) -> str:
         """Canonical text: equal shapes have equal keys. Of one that asks for nothing else it is what it always was."""
         words: list[object] = [self.cpus, self.needs, self.worker, self.project]
         demand = self.demand
-        if demand or self.os or self.arch:
+        if demand or self.os or self.arch or self.token:
             words += [demand.gpus, demand.vram_mb, demand.ram_gb, demand.resources, self.os, self.arch]
+        if self.token:
+            words.append(self.token)
         return json.dumps(words, separators=(",", ":"))
 
     @staticmethod
@@ -54,9 +59,9 @@ class Shape:
         cpus, needs, worker, project, *more = json.loads(key)
         if not more:
             return Shape(cpus, tuple(needs), worker, project)
-        gpus, vram_mb, ram_gb, resources, os, arch = more
+        gpus, vram_mb, ram_gb, resources, os, arch, *token = more
         demand = Demand(gpus, vram_mb, ram_gb, tuple((name, count) for name, count in resources))
-        return Shape(cpus, tuple(needs), worker, project, demand, os, arch)
+        return Shape(cpus, tuple(needs), worker, project, demand, os, arch, *token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +150,14 @@ def _closed(machine: Machine) -> str:
     return f"{machine.closed}: {machine.closed_why}" if machine.closed_why else f"{machine.closed}"
 
 
-def waiting(shape: Shape, machines: Sequence[Machine], refused: Sequence[tuple[str, Reason]]) -> Reason:
-    """Why a queued job waits, in one sentence. `refused`: (worker, why) that still hold for its place."""
+def waiting(
+    shape: Shape,
+    machines: Sequence[Machine],
+    refused: Sequence[tuple[str, Reason]],
+    kept: Mapping[str, Reason] | None = None,
+) -> Reason:
+    """Why a queued job waits, in one sentence. `refused`: (worker, why) that still hold for its place; `kept`: worker →
+    for whom its room is kept."""
     able = [m for m in machines if not never(shape, m)]
     if not machines:
         return Reason(code="no_worker", message="no worker has registered yet; one just started takes a second or two")
@@ -178,4 +189,7 @@ def waiting(shape: Shape, machines: Sequence[Machine], refused: Sequence[tuple[s
     if all(short_of):
         firsts = sorted((found[0] for found in short_of), key=lambda reason: reason.code == "busy")
         return firsts[0].model_copy(update={"message": "; ".join(reason.message for reason in firsts[:3])})
+    ready = [machine.name for machine in serving if machine.name not in saying_no and not reasons(shape, machine)]
+    if kept and all(name in kept for name in ready):
+        return kept[ready[0]]
     return Reason(code="dispatching", message="about to be given to a worker")

@@ -7,7 +7,7 @@ margin. What they use is not free already, and so is not taken off again; nor is
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker.wire.jobs import JobSpec, Reason
@@ -83,12 +83,12 @@ class Host:
         """The same after something was given away."""
         return replace(self, held=(*self.held, held))
 
-    def without(self, assignment: str) -> Host:
-        """The same after an assignment has ended: what its processes used of devices is free again."""
-        held = tuple(one for one in self.held if one.assignment != assignment)
-        if self.facts is None or not any(_of(gpu, assignment) for gpu in self.facts.gpus):
+    def without(self, gone: Collection[str]) -> Host:
+        """The same once these assignments have ended: what they use is free again, too."""
+        held = tuple(held for held in self.held if held.assignment not in gone)
+        if self.facts is None:
             return replace(self, held=held)
-        gpus = [_freed(gpu, assignment) for gpu in self.facts.gpus]
+        gpus = [_freed(device, gone) for device in self.devices]
         return replace(self, held=held, facts=self.facts.model_copy(update={"gpus": gpus}))
 
     def _device(self, gpu: Gpu) -> Device:
@@ -96,17 +96,6 @@ class Host:
             held.assignment: share for held in self.held for share in held.given.gpus or () if share.uuid == gpu.uuid
         }
         return Device(gpu, shares, has=gpu.uuid is not None and gpu.uuid not in self.others)
-
-
-def _of(gpu: Gpu, assignment: str) -> list[int]:
-    """MiB of each process that this assignment has on a device."""
-    return [process.mb or 0 for process in gpu.processes or () if process.job == assignment]
-
-
-def _freed(gpu: Gpu, assignment: str) -> Gpu:
-    left = [process for process in gpu.processes or () if process.job != assignment]
-    free_mb = None if gpu.free_mb is None else gpu.free_mb + sum(_of(gpu, assignment))
-    return gpu.model_copy(update={"free_mb": free_mb, "processes": left}) if _of(gpu, assignment) else gpu
 
 
 @dataclass(frozen=True)
@@ -197,6 +186,30 @@ class Device:
         others = [one for one in self.gpu.processes or () if one.job not in self.shares and one.name]
         told = ", ".join(f"{one.name} ({one.user or '?'}, pid {one.pid})" for one in others[:2])
         return f": {told}" if told else ""
+
+
+def _freed(device: Device, gone: Collection[str]) -> Gpu:
+    """A device as it tells when these assignments have ended."""
+    gpu = device.gpu
+    shares = {name: share for name, share in device.shares.items() if name in gone}
+    if not shares or gpu.free_mb is None or gpu.total_mb is None:
+        return gpu
+    most_mb = gpu.total_mb - (gpu.driver_mb or 0)
+    untold = {name: share for name, share in shares.items() if not _is_told(gpu, name)}
+    rest = [one for one in gpu.processes or () if one.job not in gone and (one.seen or not untold)]
+    if any(share.mb is None for share in shares.values()):  # it was one job's alone: all but what others have
+        free_mb = most_mb - sum(one.mb or 0 for one in rest)
+    else:
+        told_mb = sum(one.mb or 0 for one in gpu.processes or () if one.job in shares and one.job not in untold)
+        nobodys_mb = gpu.used_mb - told_mb - sum(one.mb or 0 for one in rest)
+        free_mb = gpu.free_mb + told_mb + min(sum(share.mb or 0 for share in untold.values()), max(0, nobodys_mb))
+    return gpu.model_copy(update={"processes": rest, "free_mb": max(0, min(free_mb, most_mb))})
+
+
+def _is_told(gpu: Gpu, assignment: str) -> bool:
+    """Whether all that it uses is known: not of one behind another pid namespace, nor where sizes are not told."""
+    mine = [one for one in gpu.processes or () if one.job == assignment]
+    return bool(mine) and all(one.mb is not None for one in mine)
 
 
 def choose(demand: Demand, host: Host) -> Given | None:

@@ -69,6 +69,8 @@ class JobRow(NamedTuple):
     started_at: int | None
     ended_at: int | None
     leased: bool = False  # it stands for a lease
+    gpus: int = 0  # how many it asks for
+    quota_token: str | None = None  # who submitted it, where that token has a quota
 
 
 class AssignmentRow(NamedTuple):

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from broker.logs.files import LogFiles
 from broker.service.clock import Clock, Jumps, Listening, Since
 from broker.service.feed import Feed
+from broker.service.quotas import Quotas
 from broker.service.rounds import Rounds
 from broker.service.views import Fits
 from broker.service.wake import Wake
-from broker.store.contract import Store
+from broker.store.contract import Store, Tx
 from broker.wire.settings import BrokerSettings
 from broker.wire.states import Scope
 
@@ -50,6 +51,11 @@ class Broker:
     unstarted: Since = field(default_factory=Since)
     idle_leases: Since = field(default_factory=Since)
     waits: Rounds = field(default_factory=Rounds)
+    preemptible: Since = field(default_factory=Since)
+
+    def quotas(self, tx: Tx) -> Quotas:
+        """What quotas say in this transaction."""
+        return Quotas(tx, self.settings, self.listening.now_ms())
 
     @property
     def lease_ms(self) -> int:

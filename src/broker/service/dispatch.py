@@ -9,17 +9,19 @@ from functools import partial
 import structlog
 
 from broker.core.leases import delivered
-from broker.core.matching import Shape, never, reasons
+from broker.core.matching import Machine, Shape, never, reasons
 from broker.core.placement import Demand, Held, choose
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import Cause, Claimed, Facts
 from broker.failpoint import failpoint
 from broker.service import machines, unreadable
 from broker.service.context import Broker
+from broker.service.order import Head, Order
+from broker.service.reservations import Reservations
 from broker.service.rows import read_job
 from broker.service.transition import LostSwap, apply, pass_in_line
 from broker.service.views import with_room
-from broker.service.wake import Look, Parked
+from broker.service.wake import HeldByQuota, Look, Parked
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import JobSpec
 from broker.wire.machines import Given
@@ -28,19 +30,6 @@ from broker.wire.workers import Delivery, PollAnswer
 log = structlog.get_logger("broker.dispatch")
 
 MOST_IN_ONE_ANSWER = 64
-
-
-@dataclass(slots=True)
-class _Head:
-    """The next job of one shape for one worker."""
-
-    shape: int
-    job: int
-    priority: int
-    wants: Shape
-
-    def before(self, other: _Head | None) -> bool:
-        return other is None or (-self.priority, self.job) < (-other.priority, other.job)
 
 
 Ready = Sequence[tuple[int, Shape]]
@@ -56,8 +45,43 @@ def claimant(tx: Tx, broker: Broker, worker: str) -> Row | None:
     return tx.one("claimant", worker=worker, listened=broker.listening.now_ms())
 
 
+class Turn:
+    """What is decided in one transaction for all workers that are looked at: the order, and what is kept for whom."""
+
+    def __init__(self, tx: Tx, broker: Broker, shapes: Ready | None = None) -> None:
+        self.order = Order(tx, broker)
+        self.kept = Reservations(tx, broker, self.order)
+        self._tx, self._shapes = tx, shapes
+        self._quotas = broker.quotas(tx)
+
+    def all_shapes(self) -> Ready:
+        """Everything that waits, also what this look is not about."""
+        if self._shapes is None:
+            self._shapes = ready(self._tx)
+        return self._shapes
+
+    def is_held(self, head: Head) -> bool:
+        """By a quota: it is looked at again when a job has ended, or the day has."""
+        if self._quotas.holds(head.wants) is None:
+            return False
+        self._tx.tell(HeldByQuota(head.shape))
+        return True
+
+    def given(self, head: Head) -> None:
+        """It was given to a worker."""
+        self.order.given(head)
+        self.kept.given(head)
+        self._quotas.changed()
+
+
 def claim(
-    tx: Tx, broker: Broker, worker: Row, shapes: Ready, number: int | None, most: int = MOST_IN_ONE_ANSWER
+    tx: Tx,
+    broker: Broker,
+    worker: Row,
+    shapes: Ready,
+    number: int | None,
+    most: int = MOST_IN_ONE_ANSWER,
+    turn: Turn | None = None,
 ) -> tuple[int | None, list[Delivery]]:
     """Claim up to `most` jobs for this `claimant`, best first. Capacity comes from the tables, never from words.
 
@@ -65,14 +89,12 @@ def claim(
     """
     if worker["refused"]:
         return number, []
+    turn = turn if turn is not None else Turn(tx, broker, shapes)
     room = _Room(tx, worker)
-    heads = _heads(tx, broker, worker["id"], room, shapes)
+    queue = _Queue(tx, broker, worker["id"], room, shapes, turn)
     deliveries: list[Delivery] = []
     while len(deliveries) < most:
-        best: _Head | None = None
-        for head in heads.values():
-            if head.before(best) and room.takes(head.wants):
-                best = head
+        best = queue.next()
         if best is None:
             break
         if number is None:
@@ -81,13 +103,9 @@ def claim(
         if delivery is not None:
             deliveries.append(delivery)
             room.less(best.wants, delivery)
-        if len(deliveries) == most:
-            break
-        following = _head(tx, broker, worker["id"], best.shape, best.wants)
-        if following is None:
-            del heads[best.shape]
-        else:
-            heads[best.shape] = following
+            turn.given(best)
+        if len(deliveries) < most:
+            queue.follow(best)
     return number, deliveries
 
 
@@ -136,7 +154,7 @@ async def run(broker: Broker) -> None:
 
 def _claim_for_all(tx: Tx, *, broker: Broker, look: Look) -> dict[str, PollAnswer]:
     """One job a worker and round, so that a burst spreads over the fleet."""
-    plan = _Plan(tx, look)
+    plan, turn = _Plan(tx, look), Turn(tx, broker)
     numbers: dict[str, int | None] = {}
     given: dict[str, list[Delivery]] = {}
     active = list(look.polls)
@@ -147,7 +165,7 @@ def _claim_for_all(tx: Tx, *, broker: Broker, look: Look) -> dict[str, PollAnswe
             worker = claimant(tx, broker, poll.worker) if shapes else None
             if worker is None or worker["epoch"] != poll.epoch or not worker["online"]:
                 continue
-            number, claimed = claim(tx, broker, worker, shapes, numbers.get(poll.worker), most=1)
+            number, claimed = claim(tx, broker, worker, shapes, numbers.get(poll.worker), most=1, turn=turn)
             if claimed:
                 plan.took(shapes)
                 numbers[poll.worker] = number
@@ -194,12 +212,24 @@ class _Room:
         self._tx, self._worker = tx, worker
         self._machine = with_room(worker)
 
+    @property
+    def machine(self) -> Machine:
+        return self._machine
+
     def takes(self, shape: Shape) -> bool:
         if shape.cpus > self._machine.free:
             return False
+        self._look_for(shape)
+        return not reasons(shape, self._machine)
+
+    def lacks_now(self, shape: Shape) -> bool:
+        """It could run here, and has no room now."""
+        self._look_for(shape)
+        return bool(reasons(shape, self._machine)) and not never(shape, self._machine)
+
+    def _look_for(self, shape: Shape) -> None:
         if shape.demand and self._machine.host is None and not never(shape, self._machine):
             self._machine = replace(self._machine, host=machines.host_of(self._tx, self._worker))
-        return not reasons(shape, self._machine)
 
     def given(self, demand: Demand) -> Given | None:
         """What a job of a shape that it takes is given besides cpus."""
@@ -215,23 +245,78 @@ class _Room:
         self._machine = replace(self._machine, free=self._machine.free - shape.cpus, host=host)
 
 
-def _heads(tx: Tx, broker: Broker, worker: str, room: _Room, shapes: Ready) -> dict[int, _Head]:
-    heads = {}
-    for id_, shape in shapes:
-        if not room.takes(shape):
-            continue
-        head = _head(tx, broker, worker, id_, shape)
+class _Queue:
+    """The heads of shapes that may have their turn on one worker."""
+
+    def __init__(self, tx: Tx, broker: Broker, worker: str, room: _Room, shapes: Ready, turn: Turn) -> None:
+        self._tx, self._broker, self._worker, self._room, self._turn = tx, broker, worker, room, turn
+        self._heads: dict[int, Head] = {}
+        self._others: list[Head] | None = None
+        for id_, shape in shapes:
+            if room.takes(shape):
+                self._look(id_, shape)
+
+    def next(self) -> Head | None:
+        """Whose turn it is: who fits, and takes nothing that is kept for one before it."""
+        while True:
+            fitting = [
+                head for head in self._heads.values() if self._room.takes(head.wants) and not self._turn.is_held(head)
+            ]
+            best = self._turn.order.first(fitting)
+            if best is None:
+                return None
+            ahead = self._ahead_of(best)
+            if not ahead:
+                return best
+            machine, what = self._room.machine, self._room.given(best.wants.demand)
+            if not self._turn.kept.is_kept_from(best, self._worker, machine, what, ahead):
+                return best
+            del self._heads[best.shape]
+
+    def follow(self, head: Head) -> None:
+        """The next of this shape stands at its head."""
+        del self._heads[head.shape]
+        self._look(head.shape, head.wants)
+
+    def _look(self, id_: int, shape: Shape) -> None:
+        head = _head(self._tx, self._broker, self._worker, id_, shape)
         if head is not None:
-            heads[id_] = head
-    return heads
+            self._heads[id_] = head
+
+    def _ahead_of(self, best: Head) -> list[Head]:
+        """Those before it in rank that this worker could run, and has no room for now; in their order."""
+        waiting = [head for head in (*self._heads.values(), *self._rest()) if not self._room.takes(head.wants)]
+        if not waiting:
+            return []
+        order = self._turn.order
+        limit = order.rank(best)
+        before = [head for head in waiting if order.rank(head) < limit and not self._turn.is_held(head)]
+        return sorted(before, key=order.rank)
+
+    def _rest(self) -> list[Head]:
+        """The heads of all other shapes that wait for room here."""
+        if self._others is None:
+            heads = [
+                _head(self._tx, self._broker, self._worker, id_, shape)
+                for id_, shape in self._turn.all_shapes()
+                if id_ not in self._heads and self._room.lacks_now(shape)
+            ]
+            self._others = [head for head in heads if head is not None]
+        return self._others
 
 
-def _head(tx: Tx, broker: Broker, worker: str, shape: int, wants: Shape) -> _Head | None:
+def _head(tx: Tx, broker: Broker, worker: str, shape: int, wants: Shape) -> Head | None:
     row = tx.one("head_of_shape", shape=shape, worker=worker, listened=broker.listening.now_ms())
-    return None if row is None else _Head(shape, row["id"], row["priority"], wants)
+    return None if row is None else Head(shape, row["id"], row["priority"], wants)
 
 
-def _assign(tx: Tx, broker: Broker, worker: Row, head: _Head, number: int, room: _Room) -> Delivery | None:
+def first_of(tx: Tx, shape: int, wants: Shape) -> Head | None:
+    """The next job of a shape, whoever has refused it."""
+    row = tx.one("head_of_shape", shape=shape, worker="", listened=0)
+    return None if row is None else Head(shape, row["id"], row["priority"], wants)
+
+
+def _assign(tx: Tx, broker: Broker, worker: Row, head: Head, number: int, room: _Room) -> Delivery | None:
     job = head.job
     row = _readable(tx, job)
     if row is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from broker.core.estimates import Estimate
 from broker.core.explaining import Verdict, suggestion, verdicts
 from broker.core.forecast import Start
-from broker.core.matching import Machine, waiting
+from broker.core.matching import Machine
 from broker.service import views
 from broker.service.context import Broker
 from broker.service.forecast import Outlook, Place, place_of_job
@@ -30,27 +30,28 @@ async def explain(broker: Broker, job: int) -> Explained:
         state = JobState(row["state"])
         if state is not JobState.QUEUED:
             return Explained(id=job, state=state, reason=views.reason(row))
-        return _blocked(tx, row) if row["blocked"] else _queued(tx, row)
+        waits = views.Waiting(tx, broker.quotas(tx))
+        return _blocked(tx, row, waits) if row["blocked"] else _queued(tx, row, waits)
 
     return await broker.store.read(fn)
 
 
-def _blocked(tx: Tx, row: Row) -> Explained:
+def _blocked(tx: Tx, row: Row, waits: views.Waiting) -> Explained:
     parent = tx.one("open_parent", child=row["id"])
     assert parent is not None, "a blocked job has a parent that has not ended"
     start = Outlook(tx, views.machines(tx)).start(place_of_job(tx, row))
     return Explained(
         id=row["id"],
         state=JobState.QUEUED,
-        waiting=views.Waiting(tx).of_job(row),
+        waiting=waits.of_job(row),
         start_estimate_s=start.start_s,
         basis=start.basis,
         suggestion=f"it starts after that job; job_explain {parent['id']} says why that one waits",
     )
 
 
-def _queued(tx: Tx, row: Row) -> Explained:
-    found = prospect(tx, place_of_job(tx, row), row["place"], row["fingerprint"])
+def _queued(tx: Tx, row: Row, waits: views.Waiting) -> Explained:
+    found = prospect(tx, waits, place_of_job(tx, row), row["place"], row["fingerprint"], row)
     return Explained(
         id=row["id"],
         state=JobState.QUEUED,
@@ -77,25 +78,39 @@ class Prospect:
     suggestion: str
 
 
-def prospect(tx: Tx, place: Place, directory: str, fingerprint: str | None) -> Prospect:
-    """`directory`: the key of the directory and environment that it needs, which workers may have refused."""
+def prospect(
+    tx: Tx, waits: views.Waiting, place: Place, directory: str, fingerprint: str | None, row: Row | None = None
+) -> Prospect:
+    """`directory`: the key of the directory and environment that it needs, which workers may have refused; `row`: of a
+    job that is there already."""
     everybody = views.machines(tx)
     shape, machines = place.shape, _worth_telling(everybody)
     refused = {
         refusal["worker"]: Reason(code=refusal["code"], message=refusal["message"])
         for refusal in tx.all("refusals_of_place", place=directory, key=shape.key())
     }
-    found = verdicts(shape, machines, refused)
+    why = (waits.of_job(row) if row is not None else None) or waits.reason(shape, directory)
+    mine = row["id"] if row is not None else None
+    kept = {one.worker: one.for_others for one in waits.kept() if one.job != mine}
+    found = verdicts(shape, machines, refused, kept)
     outlook = Outlook(tx, everybody)
     return Prospect(
-        waiting=waiting(shape, everybody, list(refused.items())),
+        waiting=why,
         placement=[_shown(verdict) for verdict in found[:MOST_WORKERS]],
         more_workers=max(0, len(found) - MOST_WORKERS) or None,
         ahead=_ahead(tx, place),
         start=outlook.start(place, refused),
         run=outlook.run(fingerprint),
-        suggestion=suggestion(shape, found),
+        suggestion=_of_quota(why) or suggestion(shape, found),
     )
+
+
+def _of_quota(waiting: Reason | None) -> str | None:
+    if waiting is None or waiting.code != "quota":
+        return None
+    whose = waiting.message.partition(" ")[0]
+    when = "until the next day" if waiting.need is None else f"until another job of the {whose} has ended"
+    return f"wait {when}, or have its quota raised"
 
 
 def _worth_telling(machines: list[Machine]) -> list[Machine]:

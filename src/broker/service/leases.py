@@ -36,20 +36,26 @@ ANY = "any"
 async def request(broker: Broker, caller: Caller, said: LeaseRequest) -> Lease:
     """A lease, waiting in the queue among jobs. It must be renewed from now on, or it leaves the queue.
 
-    Refused: `unknown_worker` where no worker is on the machine that it is for.
+    Refused: `unknown_worker` where no worker is on the machine that it is for, and `quota_exceeded`.
     """
 
-    def fn(tx: Tx) -> Lease:
+    def fn(tx: Tx) -> Lease | Refused:
         spec = holder(said, _worker_for(tx, said))
         whole = effective(spec, broker.settings.projects)
-        job = accept(tx, broker, caller, whole).id
+        accepted = accept(tx, broker, caller, whole)
+        if isinstance(accepted, Refused):
+            return accepted
+        job = accepted.id
         assert job is not None, "a lease is no array"
         ttl_ms = int(said.ttl_s * 1000)
         until = broker.listening.now_ms() + ttl_ms
         tx.run("begin_lease", job=job, ttl=ttl_ms, until=until, what=cut(said.what or "a lease"))
         return _view(tx, broker, _lease(tx, job))
 
-    return await broker.store.run(fn, admits=True)
+    answer = await broker.store.run(fn, admits=True)
+    if isinstance(answer, Refused):
+        raise answer
+    return answer
 
 
 async def renew(broker: Broker, caller: Caller, job: int) -> Lease:
@@ -207,7 +213,7 @@ def _view(tx: Tx, broker: Broker, row: Row) -> Lease:
         ttl_s=row["lease_ttl_ms"] / 1000,
         expires_in_s=None if not until else max(0.0, round((until - broker.listening.now_ms()) / 1000, 1)),
         idle=row["lease_idle_at"] is not None or None,
-        waiting=None if owned else views.Waiting(tx).of_job(row),
+        waiting=None if owned else views.Waiting(tx, broker.quotas(tx)).of_job(row),
         stopping=_stopping(job, assignment),
         reason=views.told(job),
     )

@@ -14,7 +14,7 @@ from broker.service.context import Broker
 from broker.service.explain import Prospect, prospect
 from broker.service.forecast import Place, told
 from broker.service.submit import admit_environment, parents_of, place_of, warnings_of
-from broker.service.views import waits_for
+from broker.service.views import Waiting, waits_for
 from broker.store.contract import Tx
 from broker.wire.jobs import JobSpec, Preview, SpecError
 from broker.wire.misfits import hint, misfit
@@ -30,10 +30,10 @@ async def preview(broker: Broker, asked: dict[str, Any]) -> Preview:
     except ValidationError as error:
         return Preview(valid=False, errors=_misfits(error))
     whole = effective(spec, broker.settings.projects)
-    return await broker.store.read(lambda tx: _preview(tx, whole))
+    return await broker.store.read(lambda tx: _preview(tx, broker, whole))
 
 
-def _preview(tx: Tx, whole: Effective) -> Preview:
+def _preview(tx: Tx, broker: Broker, whole: Effective) -> Preview:
     spec, errors = whole.spec, []
     waits = None
     try:
@@ -45,7 +45,7 @@ def _preview(tx: Tx, whole: Effective) -> Preview:
     except Refused as refused:
         errors.append(_refusal(refused))
     place = Place(Shape.of(spec), spec.priority, BEHIND_ALL, spec.depends_on or ())
-    found = prospect(tx, place, place_of(spec), fingerprint(spec))
+    found = prospect(tx, Waiting(tx, broker.quotas(tx)), place, place_of(spec), fingerprint(spec))
     return Preview(
         valid=not errors,
         errors=errors or None,

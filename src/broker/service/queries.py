@@ -37,7 +37,9 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
         row = tx.one("job_view", job=job)
         if row is None:
             raise unknown_job(tx, job)
-        view = views.job(tx, row, views.Waiting(tx)).model_copy(update={"eta": forecast.eta(tx, row)})
+        view = views.job(tx, row, views.Waiting(tx, broker.quotas(tx))).model_copy(
+            update={"eta": forecast.eta(tx, row)}
+        )
         if detail == "concise":
             return view, []
         spec = tx.one("spec_of_job", job=job)
@@ -98,7 +100,7 @@ async def list_jobs(broker: Broker, wanted: Filter, limit: int, cursor: str | No
 
     def fn(tx: Tx) -> JobList:
         ids = [row["id"] for row in _page(tx, wanted, before, limit + 1)]
-        waits = views.Waiting(tx)
+        waits = views.Waiting(tx, broker.quotas(tx))
         jobs = [views.job(tx, row, waits) for row in tx.all("job_views", ids=json.dumps(ids[:limit]))]
         counts = _counts(tx, wanted)
         more = str(jobs[-1].id) if len(ids) > limit else None

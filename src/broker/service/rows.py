@@ -63,6 +63,8 @@ def job_row(row: Row) -> JobRow:
         started_at=row["started_at"],
         ended_at=row["ended_at"],
         leased=row["lease_ttl_ms"] is not None,
+        gpus=row["gpus"],
+        quota_token=row["quota_token"],
     )
 
 

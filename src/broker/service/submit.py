@@ -15,6 +15,7 @@ from broker.core.placement import Demand
 from broker.failpoint import failpoint
 from broker.service import views
 from broker.service.context import Broker, Caller
+from broker.service.quotas import Quotas, token_with_quota
 from broker.service.rows import unknown_job
 from broker.service.transition import event, event_of_array, join_line
 from broker.store.contract import Tx, Value
@@ -38,24 +39,32 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
     whole = effective(spec, broker.settings.projects)
     admit_environment(whole.spec)
     answer = await broker.store.run(lambda tx: accept(tx, broker, caller, whole), admits=True)
+    if isinstance(answer, Refused):
+        raise answer
     failpoint("submitted")
     return answer
 
 
-def accept(tx: Tx, broker: Broker, caller: Caller, whole: Effective) -> Submitted:
-    """Keep it, in this transaction."""
+def accept(tx: Tx, broker: Broker, caller: Caller, whole: Effective) -> Submitted | Refused:
+    """Keep it, in this transaction. A refusal for a quota is returned, not raised: its event is kept."""
     spec = whole.spec
+    token = token_with_quota(broker.settings, caller.actor) if caller.token is not None else None
     parents, verdict = parents_of(tx, spec)
-    shape, place = _shape(tx, spec), place_of(spec)
+    quotas = broker.quotas(tx)
+    if (denied := _denied(tx, quotas, spec, token, caller.actor)) is not None:
+        return denied
+    wants = Shape.of(spec, token)
+    shape, place = _shape(tx, wants), place_of(spec)
     until = _schedule_until(broker, spec) if verdict.open == 0 else None
-    row = _row(tx, whole, shape, place, caller.actor) | {"blocked": verdict.open, "schedule_until": until}
+    row = _row(tx, whole, shape, place, caller.actor)
+    row |= {"blocked": verdict.open, "schedule_until": until, "quota_token": token}
     first = _insert(tx, spec.count, row)
     count = spec.count or 1
     tx.run_many(
         "add_dependency",
         [{"child": job, "parent": parent} for job in range(first, first + count) for parent in parents],
     )
-    tx.run("count_state", project=spec.project, state=JobState.QUEUED.value, by=count)
+    _count(tx, spec, token, count)
     if verdict.open == 0:
         join_line(tx, first, shape)  # members have the same priority, and stand behind the first one
     if spec.count is None:
@@ -63,7 +72,7 @@ def accept(tx: Tx, broker: Broker, caller: Caller, whole: Effective) -> Submitte
     else:
         event_of_array(tx, EventType.JOB_SUBMITTED, first, caller.actor)
     hopeless = (
-        views.waits_for(verdict.because) if verdict.because else views.hopeless(tx, broker.fits, Shape.of(spec), place)
+        views.waits_for(verdict.because) if verdict.because else views.hopeless(tx, broker.fits, wants, place, quotas)
     )
     if spec.count is None:
         return Submitted(id=first, state=JobState.QUEUED, waiting=hopeless, warnings=warnings_of(whole))
@@ -75,6 +84,31 @@ def accept(tx: Tx, broker: Broker, caller: Caller, whole: Effective) -> Submitte
         waiting=hopeless,
         warnings=warnings_of(whole),
     )
+
+
+def _denied(tx: Tx, quotas: Quotas, spec: JobSpec, token: str | None, actor: str) -> Refused | None:
+    """The refusal for a quota, said in an event: that is kept, and nothing else of the submit."""
+    found = quotas.denies(spec.project, token, spec.count or 1, Demand.of(spec).gpus)
+    if found is None:
+        return None
+    owner, over = found
+    numbers = {"limit": over.limit, "have": round(over.have, 3)} | ({"need": over.need} if over.need else {})
+    data = {"reason": "quota", "quota": str(owner), "field": over.field, **numbers}
+    event(tx, EventType.JOB_DENIED, project=spec.project, actor=actor, data=data)
+    table = f"[{'tokens' if owner.token else 'projects'}.{owner.name}.quota]"
+    return Refused(
+        ProblemCode.QUOTA_EXCEEDED,
+        over.said_of(str(owner)),
+        hint=f"wait until some have ended, or have {over.field} raised in {table}",
+        retryable=True,
+    )
+
+
+def _count(tx: Tx, spec: JobSpec, token: str | None, count: int) -> None:
+    gpus = count * Demand.of(spec).gpus
+    tx.run("count_state", project=spec.project, state=JobState.QUEUED.value, by=count, gpus=gpus)
+    if token is not None:
+        tx.run("count_token_state", token=token, state=JobState.QUEUED.value, by=count, gpus=gpus)
 
 
 def admit_environment(spec: JobSpec) -> None:
@@ -133,8 +167,8 @@ def parents_of(tx: Tx, spec: JobSpec) -> tuple[list[int], graph.Verdict]:
     return [parent.id for parent in parents], verdict
 
 
-def _shape(tx: Tx, spec: JobSpec) -> int:
-    key = Shape.of(spec).key()
+def _shape(tx: Tx, wants: Shape) -> int:
+    key = wants.key()
     known = tx.one("shape_id", key=key)
     return tx.insert("add_shape", key=key) if known is None else int(known["id"])
 
@@ -155,6 +189,7 @@ def _row(tx: Tx, whole: Effective, shape: int, place: str, actor: str) -> dict[s
         "command": _shown(spec),
         "priority": spec.priority,
         "cpus": spec.cpus,
+        "gpus": Demand.of(spec).gpus,
         "place": place,
         "policy": spec.on_worker_lost.value,
         "grace_s": spec.checkpoint_grace_s,

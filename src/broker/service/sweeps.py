@@ -14,7 +14,7 @@ from broker.core.ending import loss, told_of_loss
 from broker.core.rows import AssignmentRow, JobRow, StopKind
 from broker.core.states import LIVE, Cause, Facts, Illegal
 from broker.failpoint import failpoint
-from broker.service import leases, machines, retention, waits
+from broker.service import leases, machines, making_room, reservations, retention, usage, waits
 from broker.service.context import Broker
 from broker.service.rows import read_assignment, read_job
 from broker.service.stops import request_stop
@@ -182,6 +182,11 @@ async def tell_idle_leases(broker: Broker) -> None:
     await _each(broker, due, partial(leases.tell_idle, idle_s=idle_s))
 
 
+async def look_at_held(broker: Broker) -> None:
+    """What a quota of the day before held may start."""
+    broker.wake.look_at_held()
+
+
 SWEEPS = (
     Sweep("leases", every=lambda broker: broker.settings.sweep_s, run=expire_leases),
     Sweep(
@@ -196,6 +201,10 @@ SWEEPS = (
         every=lambda broker: max(broker.settings.sweep_s, broker.settings.lease_idle_s / 8),
         run=tell_idle_leases,
     ),
+    Sweep("kept_room", every=lambda broker: max(60, broker.settings.sweep_s), run=reservations.give_up_old),
+    Sweep("quotas", every=lambda broker: max(60, broker.settings.sweep_s), run=look_at_held),
+    Sweep("room", every=lambda broker: broker.settings.sweep_s, run=making_room.make_room),
+    Sweep("usage", every=usage.every_s, run=usage.fold),
     Sweep("walls", every=lambda broker: broker.settings.sweep_s, run=stop_overdue),
     Sweep("waits", every=lambda broker: broker.settings.sweep_s, run=waits.tell),
     Sweep("schedules", every=lambda broker: broker.settings.sweep_s, run=end_unscheduled),

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from broker.core import graph
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import TERMINAL, Cause, Facts, Said, Step, ready_until, step
+from broker.service import holding
 from broker.service.rows import read_job
 from broker.service.wake import Happened, JobChanged, JobReady, RoomFree
 from broker.store.contract import Row, Store, Tx, Value
@@ -71,6 +72,7 @@ def _write(
         new_job = _with_assignment(new_job, after.id)
     _swap_job(tx, job, new_job)
     _count(tx, job, new_job, after)
+    _hold(tx, job, new_job, after, facts.listened)
     for said in done.events:
         say(tx, said, job=new_job, assignment=after, actor=actor)
     tx.tell(JobChanged(job.id))
@@ -352,15 +354,27 @@ def _count(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | No
     """Keep the counts per state and the lines of queued jobs, and tell dispatch what it may look at again."""
     if before.state is after.state:
         return
-    moved = tx.run("move_count", project=after.project, out_of=before.state.value, into=after.state.value)
+    out_of, into = before.state.value, after.state.value
+    moved = tx.run("move_count", project=after.project, out_of=out_of, into=into, gpus=after.gpus)
     if moved == 1:  # the first one ever in that state
-        tx.run("count_state", project=after.project, state=after.state.value, by=1)
+        tx.run("count_state", project=after.project, state=into, by=1, gpus=after.gpus)
+    if after.quota_token is not None:
+        moved = tx.run("move_token_count", token=after.quota_token, out_of=out_of, into=into, gpus=after.gpus)
+        if moved == 1:
+            tx.run("count_token_state", token=after.quota_token, state=into, by=1, gpus=after.gpus)
     if _is_ready(before):
         leave_line(tx, before.id)
     if _is_ready(after):
         join_line(tx, after.id, after.shape)
     if before.state in OWNED and after.state not in OWNED and assignment is not None:
         tx.tell(RoomFree(assignment.worker))
+
+
+def _hold(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | None, listened: int) -> None:
+    if assignment is None or (before.state in OWNED) == (after.state in OWNED):
+        return
+    change = holding.begins if after.state in OWNED else holding.ends
+    change(tx, after, assignment, listened)
 
 
 def join_line(tx: Tx, job: int, shape: int) -> None:

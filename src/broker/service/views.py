@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from broker.core.graph import Parent
@@ -13,6 +13,7 @@ from broker.core.matching import Machine, Shape, never, waiting
 from broker.core.rows import JobRow
 from broker.service import rows, unreadable
 from broker.service.machines import Shown, host_of, troubles
+from broker.service.quotas import Quotas
 from broker.service.rows import given, peak, reached
 from broker.store.contract import Row, Tx
 from broker.wire.events import Event, EventType
@@ -24,6 +25,7 @@ from broker.wire.workers import OLDEST_PROTOCOL, Slots, Worker, WorkerCpus, Work
 # At submit, "it will start in a moment" and "the machine is busy" are no news; these are.
 MOST_RUNNING_SHOWN = 100
 MOST_HINTS = 1000
+MOST_ENDS_NAMED = 4
 EPOCH = datetime.fromtimestamp(0, UTC)
 WORTH_SAYING_AT_SUBMIT = frozenset(
     {"no_worker", "no_worker_fits", "workers_offline", "workers_cordoned", "workers_paused"}
@@ -49,14 +51,51 @@ def waits_for(parent: Parent) -> Reason:
     return Reason(code="dependencies", message=f"waits for job {parent.id}, which is {parent.state}")
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A worker is kept for a job until some of what runs there has ended."""
+
+    worker: str
+    job: int
+    after: Sequence[str]
+
+    @property
+    def for_others(self) -> Reason:
+        return Reason(
+            code="reservation", message=f"{self.worker} is kept for job {self.job}, which waits for {self._ends}"
+        )
+
+    @property
+    def for_itself(self) -> str:
+        return f"{self.worker} is kept for it until {self._ends}"
+
+    @property
+    def _ends(self) -> str:
+        named = ", ".join(self.after[:MOST_ENDS_NAMED])
+        more = len(self.after) - MOST_ENDS_NAMED
+        return f"the end of {named}" + (f" and {more} more" if more > 0 else "")
+
+
 class Waiting:
     """Why queued jobs wait. Machines and reasons are read once for all jobs of one answer."""
 
-    def __init__(self, tx: Tx) -> None:
-        self._tx = tx
+    def __init__(self, tx: Tx, quotas: Quotas) -> None:
+        self._tx, self._quotas = tx, quotas
         self._machines: list[Machine] | None = None
         self._shapes: dict[int, Shape] = {}
         self._reasons: dict[tuple[Shape, str], Reason] = {}
+        self._kept: list[Kept] | None = None
+
+    def kept(self) -> list[Kept]:
+        """What is kept on which worker, for which job."""
+        if self._kept is None:
+            rows = self._tx.all("kept_rooms")
+            self._kept = [
+                Kept(row["worker_name"], row["job"], json.loads(row["after"]))
+                for row in rows
+                if row["worker"] is not None
+            ]
+        return self._kept
 
     def reason(self, shape: Shape, place: str) -> Reason:
         if (shape, place) not in self._reasons:
@@ -71,7 +110,13 @@ class Waiting:
             key = self._tx.one("shape_key", shape=row["shape"])
             assert key is not None, "jobs refer to their shape"
             self._shapes[row["shape"]] = Shape.from_key(key["key"])
-        return self.reason(self._shapes[row["shape"]], row["place"])
+        found = self.reason(self._shapes[row["shape"]], row["place"])
+        if found.code == "quota":
+            return found
+        mine = [kept for kept in self.kept() if kept.job == row["id"]]
+        if not mine:
+            return found
+        return found.model_copy(update={"message": f"{found.message}; {mine[0].for_itself}"})
 
     def _reason(self, shape: Shape, place: str) -> Reason:
         if self._machines is None:
@@ -80,7 +125,8 @@ class Waiting:
             (row["worker"], Reason(code=row["code"], message=row["message"]))
             for row in self._tx.all("refusals_of_place", place=place, key=shape.key())
         ]
-        return waiting(shape, self._machines, refused)
+        found = waiting(shape, self._machines, refused, {kept.worker: kept.for_others for kept in self.kept()})
+        return found if found.code in WORTH_SAYING_AT_SUBMIT else self._quotas.holds(shape) or found
 
 
 class Fits:
@@ -111,12 +157,13 @@ def _would_take(tx: Tx, shape: Shape, worker: Row) -> bool:
     return not shape.demand or not never(shape, replace(machine, host=host_of(tx, worker)))
 
 
-def hopeless(tx: Tx, fits: Fits, shape: Shape, place: str) -> Reason | None:
-    """What is worth saying at submit: that no worker which is there could ever take the job."""
+def hopeless(tx: Tx, fits: Fits, shape: Shape, place: str, quotas: Quotas) -> Reason | None:
+    """What is worth saying at submit: that no worker which is there could ever take the job, or that a quota is in the
+    way."""
     if fits.somebody(tx, shape):
-        return None
-    found = Waiting(tx).reason(shape, place)
-    return found if found.code in WORTH_SAYING_AT_SUBMIT else None
+        return quotas.holds(shape)
+    found = Waiting(tx, quotas).reason(shape, place)
+    return found if found.code in WORTH_SAYING_AT_SUBMIT or found.code == "quota" else None
 
 
 def registered(worker: Row) -> Machine:

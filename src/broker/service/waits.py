@@ -32,7 +32,7 @@ class News:
 
 async def tell(broker: Broker, most: int = MOST_LOOKED_AT) -> None:
     """One look at the heads of `most` lines."""
-    rows, reasons = await broker.store.read(lambda tx: _look(tx, broker.waits.after, most))
+    rows, reasons = await broker.store.read(lambda tx: _look(tx, broker, most))
     news = [found for row, why in zip(rows, reasons, strict=True) if (found := _news(broker, row, why)) is not None]
     last = rows[-1] if len(rows) == most else None
     broker.waits.goes_on((last["shape"], last["place"]) if last is not None else None)
@@ -40,9 +40,10 @@ async def tell(broker: Broker, most: int = MOST_LOOKED_AT) -> None:
         await broker.store.run(lambda tx: _tell(tx, news))
 
 
-def _look(tx: Tx, after: Line, most: int) -> tuple[list[Row], list[Reason]]:
+def _look(tx: Tx, broker: Broker, most: int) -> tuple[list[Row], list[Reason]]:
+    after = broker.waits.after
     rows = tx.all("heads_of_lines", after_shape=after[0], after_place=after[1], limit=most)
-    waiting = views.Waiting(tx)
+    waiting = views.Waiting(tx, broker.quotas(tx))
     return rows, [waiting.reason(Shape.from_key(row["key"]), row["place"]) for row in rows]
 
 

@@ -37,6 +37,21 @@ class RoomFree:
 
 
 @dataclass(frozen=True, slots=True)
+class RoomKept:
+    """Room on this worker is kept for a job: when anything becomes of that, others may have it."""
+
+    job: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldByQuota:
+    """Jobs of this shape would start, but for a quota: they are looked at again when any job gives its room back."""
+
+    shape: int
+
+
+@dataclass(frozen=True, slots=True)
 class StopWanted:
     worker: str
 
@@ -93,6 +108,8 @@ class Wake:
         self._dispatch = asyncio.Event()
         self._ready_shapes: set[int] = set()
         self._roomy_workers: set[str] = set()
+        self._kept: dict[int, str] = {}
+        self._held_shapes: set[int] = set()
         self._jobs: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
         self._events: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
         self._happened: set[Callable[[], None]] = set()
@@ -110,14 +127,18 @@ class Wake:
                 case JobChanged(job):
                     for event in self._jobs.get(job, ()):
                         event.set()
+                    if (worker := self._kept.pop(job, None)) is not None:
+                        self._room_on(worker)
                 case JobReady(shape):
                     self._ready += 1
                     self._ready_shapes.add(shape)
                     self._dispatch.set()
                 case RoomFree(worker):
-                    self._ready += 1
-                    if worker in self._parked:
-                        self._look_for(worker)
+                    self._room_on(worker)
+                case HeldByQuota(shape):
+                    self._held_shapes.add(shape)
+                case RoomKept(job, worker):
+                    self._kept[job] = worker
                 case StopWanted(worker):
                     self._marks[worker] += 1
                     self._let_go(worker)
@@ -129,6 +150,20 @@ class Wake:
         if happened:
             for tell in self._happened:
                 tell()
+
+    def _room_on(self, worker: str) -> None:
+        self._ready += 1
+        if worker in self._parked:
+            self._look_for(worker)
+        self.look_at_held()
+
+    def look_at_held(self) -> None:
+        """What a quota held may start now, on any worker."""
+        if self._held_shapes:
+            self._ready += 1
+            self._ready_shapes |= self._held_shapes
+            self._held_shapes.clear()
+            self._dispatch.set()
 
     def _tell_of_event(self, job: int | None) -> None:
         watches = self._events.values() if job is None else (self._events.get(job, ()),)

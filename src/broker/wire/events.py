@@ -27,6 +27,10 @@ class EventType(StrEnum):
         "job_waiting",
         "Why it waits, though it is the next of its kind, has changed; the data have code, message, need and have.",
     )
+    JOB_DENIED = (
+        "job_denied",
+        "A submit was refused for a quota: there is no such job. The data say which and its numbers.",
+    )
     JOB_ASSIGNED = "job_assigned", "A worker was given the job: a new assignment, pending."
     JOB_STARTED = "job_started", "The process exists."
     JOB_COMPLETED = "job_completed", "Exit code 0, committed by the owner."

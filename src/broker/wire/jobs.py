@@ -95,12 +95,12 @@ class Program(Frozen):
     name: Annotated[Text, StringConstraints(max_length=200)] | None = None
     labels: dict[Name, Annotated[Text, StringConstraints(max_length=200)]] | None = Field(default=None, max_length=64)
     project: Name = "default"
+    priority: int = Field(default=0, ge=-50, le=50, description="Higher runs first; added to the project's.")
 
 
 class Conditions(Frozen):
     """How a job is run. A project may have defaults for these: `core.effective` says which value counts."""
 
-    priority: int = Field(default=0, ge=-50, le=50, description="Higher runs first.")
     cpus: float = Field(default=1, gt=0, le=4096, description="Slots it takes.")
     needs: list[Name] | None = Field(default=None, description="Tags of the worker.", max_length=64)
     on_worker_lost: OnWorkerLost = Field(

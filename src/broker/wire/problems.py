@@ -37,6 +37,7 @@ class ProblemCode(StrEnum):
     NOT_PREEMPTIBLE = "not_preemptible"
     DEPENDENCY_UNSATISFIABLE = "dependency_unsatisfiable"
     CONFIRMATION_NEEDED = "confirmation_needed"
+    QUOTA_EXCEEDED = "quota_exceeded"
     PAYLOAD_TOO_LARGE = "payload_too_large"
     STORAGE_FULL = "storage_full"
     INTERNAL = "internal"

@@ -15,8 +15,9 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from broker.wire.jobs import FLOOR_TABLE, Conditions, Name, name_of
+from broker.wire.jobs import FLOOR_TABLE, Name, name_of
 from broker.wire.machines import ResourceSetting, TagSetting
+from broker.wire.projects import Preemption, Project, Quota, TokenTable
 
 FILE_ONLY: dict[str, JsonValue] = {"file_only": True}
 ProjectTable = Annotated[str, AfterValidator(lambda name: name if name == FLOOR_TABLE else name_of(name))]
@@ -103,10 +104,28 @@ class BrokerSettings(Settings):
         le=3600,
         description="max_wall_s: the broker asks for the stop itself when the limit, the grace and this long are over.",
     )
-    projects: dict[ProjectTable, Conditions] = Field(
+    projects: dict[ProjectTable, Project] = Field(
         default={},
-        description="Defaults for the jobs of one project; those of `_default` are for all jobs.",
+        description="A project's priority, share and quota, and defaults for its jobs; those of `_default` are for all.",
         json_schema_extra=FILE_ONLY,
+    )
+    tokens: dict[Name, TokenTable] = Field(
+        default={}, description="Quotas of the jobs that are submitted with this token.", json_schema_extra=FILE_ONLY
+    )
+    preemption: Preemption = Field(
+        default=Preemption(), description="Jobs that make room for others by themselves.", json_schema_extra=FILE_ONLY
+    )
+    usage_half_life_s: float = Field(
+        default=86_400,
+        gt=0,
+        le=_LONGEST_KEPT_S,
+        description="Fair share between projects: after so long what was used counts half.",
+    )
+    usage_gpu_weight: float = Field(
+        default=16,
+        ge=0,
+        le=10_000,
+        description="Fair share between projects: a second of a GPU counts as so many of a processor.",
     )
     poll_s: float = Field(default=25, gt=0, le=60, description="How long a worker's poll is parked.")
     keep_logs_s: float = Field(
@@ -230,13 +249,21 @@ def is_file_only(model: type[Settings], key: str) -> bool:
 
 
 def _in_a_table(loc: tuple[int | str, ...], kind: str, message: str, config_name: str) -> str:
-    """What is wrong in `[projects.NAME]`; a name that is not known there with the nearest that is."""
+    """What is wrong in a table; a name that is not known there with the nearest that is."""
     path = ".".join(str(part) for part in loc if part != "[key]")
     if kind != "extra_forbidden":
         return f"{path} in {config_name}: {message.removeprefix('Value error, ')}"
-    near = difflib.get_close_matches(str(loc[-1]), Conditions.model_fields, n=1)
-    suggestion = f"did you mean {near[0]}?" if near else f"it takes {', '.join(Conditions.model_fields)}."
-    return f"{path} in {config_name}: a project has no default for that; {suggestion} See docs/configuration.md."
+    if "quota" in loc[2:-1]:
+        fields, what = Quota.model_fields, "a quota limits nothing of that name"
+    elif loc[0] == "preemption":
+        fields, what = Preemption.model_fields, "there is no such word"
+    elif loc[0] == "tokens":
+        fields, what = TokenTable.model_fields, "a token has only a quota"
+    else:
+        fields, what = Project.model_fields, "a project has no default for that"
+    near = difflib.get_close_matches(str(loc[-1]), fields, n=1)
+    suggestion = f"did you mean {near[0]}?" if near else f"it takes {', '.join(fields)}."
+    return f"{path} in {config_name}: {what}; {suggestion} See docs/configuration.md."
 
 
 # A job that itself uses `job` has these in its environment; they are no settings.

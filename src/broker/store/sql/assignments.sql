@@ -18,7 +18,7 @@ SELECT * FROM assignments WHERE worker = :worker AND reserved = 1;
 -- The jobs of the same.
 SELECT id, version, state, project, shape, policy, grace_s, preemptible, on_preempt, max_wall_s, scheduling_timeout_s,
   schedule_until, attempt, assignment, losses, restarts, lost_assignment, blocked, dependency_policy, cascaded_by,
-  exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at, lease_ttl_ms
+  exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at, lease_ttl_ms, gpus, quota_token
 FROM jobs WHERE id IN (SELECT job FROM assignments WHERE worker = :worker AND reserved = 1);
 
 -- name: add_assignment
@@ -80,6 +80,12 @@ LIMIT :limit;
 SELECT id FROM assignments
 WHERE state = 'acked' AND stop_id IS NULL AND reserved = 1
 LIMIT :limit;
+
+-- name: preemptible
+-- Running jobs that may be stopped for another, and are not being stopped.
+SELECT a.id, a.job, a.attempt, a.cpus, a.given, a.started_at, j.priority, j.project
+FROM assignments AS a INDEXED BY assignments_held JOIN jobs AS j ON j.assignment = a.id AND j.id = a.job
+WHERE a.reserved = 1 AND a.state = 'started' AND a.stop_id IS NULL AND j.preemptible = 1;
 
 -- name: stops_of_worker
 -- What this worker has been asked to stop.

@@ -80,14 +80,36 @@ LIMIT :limit;
 UPDATE lines SET told_head = head, told = :code WHERE shape = :shape AND place = :place AND head = :head;
 
 -- name: move_count
--- One job of a project fewer in a state, and one more in another.
-UPDATE counts SET n = n + CASE state WHEN :into THEN 1 ELSE -1 END
+-- One job of a project fewer in a state, and one more in another, with the devices that it asks for.
+UPDATE counts SET
+  n = n + CASE state WHEN :into THEN 1 ELSE -1 END,
+  gpus = gpus + CASE state WHEN :into THEN :gpus ELSE -:gpus END
 WHERE project = :project AND state IN (:out_of, :into);
 
 -- name: count_state
 -- More jobs of a project in a state.
-INSERT INTO counts (project, state, n) VALUES (:project, :state, :by)
-ON CONFLICT (project, state) DO UPDATE SET n = n + excluded.n;
+INSERT INTO counts (project, state, n, gpus) VALUES (:project, :state, :by, :gpus)
+ON CONFLICT (project, state) DO UPDATE SET n = n + excluded.n, gpus = gpus + excluded.gpus;
+
+-- name: move_token_count
+-- The same for the jobs of a token that has a quota.
+UPDATE token_counts SET
+  n = n + CASE state WHEN :into THEN 1 ELSE -1 END,
+  gpus = gpus + CASE state WHEN :into THEN :gpus ELSE -:gpus END
+WHERE token = :token AND state IN (:out_of, :into);
+
+-- name: count_token_state
+-- More of them in a state.
+INSERT INTO token_counts (token, state, n, gpus) VALUES (:token, :state, :by, :gpus)
+ON CONFLICT (token, state) DO UPDATE SET n = n + excluded.n, gpus = gpus + excluded.gpus;
+
+-- name: live_counts
+-- Jobs of a project that have not ended, and the devices that they ask for.
+SELECT state, n, gpus FROM counts WHERE project = :project AND state IN ('queued', 'assigned', 'running');
+
+-- name: live_token_counts
+-- The same for a token.
+SELECT state, n, gpus FROM token_counts WHERE token = :token AND state IN ('queued', 'assigned', 'running');
 
 -- name: counts
 -- Jobs per state, of one project or of all.
@@ -105,12 +127,12 @@ SELECT state, count(*) AS n FROM jobs INDEXED BY jobs_by_array WHERE array_id = 
 INSERT INTO jobs (
   state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible, on_preempt,
   max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, fingerprint,
-  created_at, queued_at
+  created_at, queued_at, gpus, quota_token
 )
 VALUES (
   'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :preemptible,
   :on_preempt, :max_wall_s, :scheduling_timeout_s, :schedule_until, :actor, :blocked, :dependency_policy, :env_kept,
-  :fingerprint, :now, :now
+  :fingerprint, :now, :now, :gpus, :quota_token
 )
 RETURNING id;
 
@@ -124,12 +146,12 @@ WITH RECURSIVE members (n) AS (
 INSERT INTO jobs (
   id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible,
   on_preempt, max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, fingerprint,
-  array_id, array_index, created_at, queued_at
+  array_id, array_index, created_at, queued_at, gpus, quota_token
 )
 SELECT jobs.id + members.n, jobs.state, jobs.spec, jobs.shape, jobs.project, jobs.name, jobs.command, jobs.priority,
   jobs.cpus, jobs.place, jobs.policy, jobs.grace_s, jobs.preemptible, jobs.on_preempt, jobs.max_wall_s,
   jobs.scheduling_timeout_s, jobs.schedule_until, jobs.actor, jobs.blocked, jobs.dependency_policy, jobs.env_kept,
-  jobs.fingerprint, jobs.id, members.n, jobs.created_at, jobs.queued_at
+  jobs.fingerprint, jobs.id, members.n, jobs.created_at, jobs.queued_at, jobs.gpus, jobs.quota_token
 FROM members CROSS JOIN jobs
 WHERE jobs.id = :array
 ORDER BY members.n;
@@ -142,7 +164,7 @@ UPDATE jobs SET array_id = id, array_index = 0 WHERE id = :id;
 -- The lifecycle truth of one job.
 SELECT id, version, state, project, shape, policy, grace_s, preemptible, on_preempt, max_wall_s, scheduling_timeout_s,
   schedule_until, attempt, assignment, losses, restarts, lost_assignment, blocked, dependency_policy, cascaded_by,
-  exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at, lease_ttl_ms
+  exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at, lease_ttl_ms, gpus, quota_token
 FROM jobs WHERE id = :job;
 
 -- name: swap_job

@@ -1,0 +1,97 @@
+"""Preemption by policy: the first job that fits nowhere now takes room from preemptible work of lower priority."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.core.order import priority_of
+from broker.core.preemption import Site, Victim, chosen
+from broker.core.reservation import Running, Start
+from broker.core.rows import StopKind
+from broker.service import usage
+from broker.service.context import Broker
+from broker.service.dispatch import Turn, first_of
+from broker.service.order import Head
+from broker.service.reservations import MOST_LOOKED_FOR, Place
+from broker.service.rows import given, read_assignment, read_job
+from broker.service.stops import request_stop
+from broker.store.contract import Row, Tx
+
+BY = "policy"
+
+
+async def make_room(broker: Broker) -> None:
+    """Ask jobs to stop for the first in rank that has no room: those that have run long enough, in listening time as
+    this process has seen it, and whose priority is so much lower. Nothing, where the policy is off."""
+    policy = broker.settings.preemption
+    if not policy.enabled:
+        return
+    running = await broker.store.read(lambda tx: [row["id"] for row in tx.all("preemptible")])
+    limit_ms = int(policy.min_runtime_s * 1000)
+    ripe = frozenset(broker.preemptible.for_longer(running, limit_ms, broker.listening.now_ms()))
+    await broker.store.run(lambda tx: _Pass(tx, broker, ripe).run())
+
+
+class _Pass:
+    """One look at all who wait, in one transaction."""
+
+    def __init__(self, tx: Tx, broker: Broker, ripe: frozenset[int]) -> None:
+        self._tx, self._broker, self._ripe = tx, broker, ripe
+        self._turn = Turn(tx, broker)
+
+    def run(self) -> None:
+        for head in self._heads()[:MOST_LOOKED_FOR]:
+            self._look(head)
+
+    def _heads(self) -> list[Head]:
+        heads = [first_of(self._tx, id_, shape) for id_, shape in self._turn.all_shapes()]
+        waiting = [head for head in heads if head is not None and not self._turn.is_held(head)]
+        return sorted(waiting, key=self._turn.order.rank)
+
+    def _look(self, head: Head) -> None:
+        places = self._turn.kept.places_without_room(head)
+        if not places:
+            return
+        highest = (
+            self._priority(head.wants.project, head.priority) - self._broker.settings.preemption.min_priority_difference
+        )
+        victims = [victim for row in self._tx.all("preemptible") if (victim := self._victim(row, highest)) is not None]
+        found = chosen(head.wants, [_site(place, victims) for place in places])
+        if found is None or not found[1]:
+            return
+        site, stopped = found
+        for victim in stopped:
+            self._stop(victim, head)
+        after = tuple(one.assignment for one in (*site.going, *(victim.running for victim in stopped)))
+        self._turn.kept.keep_for(head, site.worker, Start(self._broker.listening.now_ms(), after))
+
+    def _priority(self, project: str, priority: int) -> int:
+        return priority_of(self._broker.settings.projects, project) + priority
+
+    def _victim(self, row: Row, highest: int) -> Victim | None:
+        priority = self._priority(row["project"], row["priority"])
+        if row["id"] not in self._ripe or priority > highest:
+            return None
+        what = given(row)
+        gpus = len(what.gpus or ()) if what is not None else 0
+        ran_s = max(0, self._tx.now_ms - row["started_at"]) / 1000  # who has done less; nothing else goes by it
+        work_s = ran_s * (row["cpus"] + gpus * usage.terms(self._broker).gpu_weight)
+        name = f"{row['job']}.{row['attempt']}"
+        return Victim(row["id"], row["job"], Running(name, row["cpus"], 0, what), priority, work_s)
+
+    def _stop(self, victim: Victim, head: Head) -> None:
+        job, assignment = read_job(self._tx, victim.job), read_assignment(self._tx, victim.id)
+        assert job is not None and assignment is not None, "both were read in this transaction"
+        priority = self._priority(head.wants.project, head.priority)
+        why = f"makes room for job {head.job}, of priority {priority}; its own is {victim.priority}"
+        request_stop(self._tx, self._broker, job, assignment, StopKind.PREEMPT, BY, why)
+
+
+def _site(place: Place, victims: Sequence[Victim]) -> Site:
+    here = {one.assignment for one in place.running}
+    return Site(
+        place.id,
+        place.machine,
+        [one for one in place.running if one.stopping],
+        [victim for victim in victims if victim.running.assignment in here],
+    )

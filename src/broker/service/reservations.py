@@ -1,0 +1,197 @@
+"""For which job room is kept on a worker, and who may take some of it all the same.
+
+A job that fits nowhere now has one worker kept for it, and a worker is kept for one job at most: the first in rank that
+waits for it. It is looked for only when something would be given away before that job, so where all wait for the same
+nothing is. What was found stands in the tables: a look goes by the one before it, `job_explain` shows it, and a broker
+that starts again goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from broker.core.matching import Machine, Shape, never, reasons
+from broker.core.order import Rank
+from broker.core.reservation import NEVER, Running, Start, expected_end, is_much_sooner, may_pass, start_on
+from broker.service import unreadable, views
+from broker.service.context import Broker
+from broker.service.machines import Shown
+from broker.service.order import Head, Order
+from broker.service.rows import given
+from broker.service.wake import RoomFree, RoomKept
+from broker.store.contract import Row, Tx
+from broker.wire.machines import Given
+from broker.wire.states import AssignmentState
+
+STANDS_MS = 5000
+"""So long a look at all workers is gone by."""
+MOST_LOOKED_FOR = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """`worker` None: no worker has enough for it, even with nothing to do."""
+
+    worker: str | None
+    start: Start
+    looked_at: int
+    rank: Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A worker that could run the job, with what runs there."""
+
+    id: str
+    machine: Machine
+    running: Sequence[Running]
+
+
+class Reservations:
+    """In one transaction: for whom a worker is kept."""
+
+    def __init__(self, tx: Tx, broker: Broker, order: Order) -> None:
+        self._tx, self._broker, self._order = tx, broker, order
+        self._now = broker.listening.now_ms()
+        self._margin_ms = int(broker.settings.wall_margin_s * 1000)
+        self._kept: dict[int, _Kept] | None = None
+
+    def is_kept_from(
+        self, head: Head, worker: str, machine: Machine, what: Given | None, ahead: Sequence[Head]
+    ) -> bool:
+        """Whether this worker is kept for one of those `ahead`, in their order, and the head may not pass it."""
+        for first in ahead[:MOST_LOOKED_FOR]:
+            if self._worker_for(first) == worker:
+                return not self._may_pass(first.wants, worker, machine, head, what)
+        return False
+
+    def given(self, head: Head) -> None:
+        """It has its room now."""
+        if self._kept is not None and self._kept.pop(head.job, None) is not None:
+            self._tx.run("give_up_room", job=head.job)
+
+    def _may_pass(self, kept_for: Shape, worker: str, machine: Machine, head: Head, what: Given | None) -> bool:
+        running = [self._running(row) for row in self._tx.all("running_on", worker=worker)]
+        start = start_on(kept_for, machine, running, self._now)
+        if start is None:
+            return True  # since the last look others took memory there
+        limits = self._tx.one("limits_of_job", job=head.job)
+        assert limits is not None, "it stands in a line"
+        ends_at = expected_end(self._now, limit_s=limits["max_wall_s"], grace_s=limits["grace_s"])
+        return may_pass(kept_for, start, machine, running, Running("", head.wants.cpus, ends_at, what))
+
+    def _worker_for(self, head: Head) -> str | None:
+        kept = self._all().get(head.job)
+        if kept is not None and 0 <= self._now - kept.looked_at < STANDS_MS:
+            return kept.worker
+        found = self._look(head, kept)
+        if found is None:
+            self.given(head)
+            return None
+        self._keep(head.job, found, kept)
+        return found.worker
+
+    def _all(self) -> dict[int, _Kept]:
+        if self._kept is None:
+            self._kept = {row["job"]: self._read(row) for row in self._tx.all("kept_rooms")}
+        return self._kept
+
+    def _read(self, row: Row) -> _Kept:
+        at = NEVER if row["starts_at"] is None else row["starts_at"]
+        rank = self._order.rank_of(row["project"], row["priority"], row["job"])
+        return _Kept(row["worker"], Start(at, tuple(json.loads(row["after"]))), row["looked_at"], rank)
+
+    def places_without_room(self, head: Head) -> list[Place] | None:
+        """Workers that could run it, and none of which has room now; without those that are kept for who comes before
+        it. None: somebody can take it at once."""
+        rank = self._order.rank(head)
+        taken = {other.worker for other in self._all().values() if other.rank < rank}
+        places = [place for place in self._places(head) if place.id not in taken]
+        return None if any(not reasons(head.wants, place.machine) for place in places) else places
+
+    def keep_for(self, head: Head, worker: str, start: Start) -> None:
+        """This worker, because room is being made there."""
+        before = self._all().get(head.job)
+        self._keep(head.job, _Kept(worker, start, self._now, self._order.rank(head)), before)
+
+    def _look(self, head: Head, kept: _Kept | None) -> _Kept | None:
+        """Where it can start first. None: somebody can take it at once."""
+        places = self.places_without_room(head)
+        if places is None:
+            return None
+        rank = self._order.rank(head)
+        starts: dict[str, Start] = {}
+        for place in places:
+            start = start_on(head.wants, place.machine, place.running, self._now)
+            if start is not None:
+                starts[place.id] = start
+        if not starts:
+            return _Kept(None, Start(NEVER, ()), self._now, rank)
+        best = min(starts, key=lambda worker: (starts[worker].at, len(starts[worker].after), worker))
+        if kept is not None and kept.worker in starts:
+            stays = starts[kept.worker]
+            best = best if is_much_sooner(starts[best], stays, self._now) else kept.worker
+        return _Kept(best, starts[best], self._now, rank)
+
+    def _places(self, head: Head) -> list[Place]:
+        tx = self._tx
+        limits = tx.one("limits_of_job", job=head.job)
+        assert limits is not None, "it stands in a line"
+        refused = tx.all("refusals_of_place", place=limits["place"], key=head.wants.key())
+        saying_no = {row["worker"] for row in refused}
+        running: dict[str, list[Running]] = {}
+        for row in tx.all("running_everywhere"):
+            running.setdefault(row["worker"], []).append(self._running(row))
+        shown = Shown(tx)
+        found = []
+        for row in tx.all("workers"):
+            machine = views.with_room(row)
+            if not machine.online or machine.closed is not None or machine.name in saying_no:
+                continue
+            machine = replace(machine, host=shown.host(row)) if head.wants.demand else machine
+            if not never(head.wants, machine):
+                found.append(Place(row["id"], machine, running.get(row["id"], ())))
+        return found
+
+    def _running(self, row: Row) -> Running:
+        name = f"{row['job']}.{row['attempt']}"
+        try:
+            what = given(row)
+        except unreadable.Unreadable:
+            what = None
+        if row["stop_id"] is not None:
+            ends_at = expected_end(self._now, limit_s=0, grace_s=row["stop_grace_s"])
+            return Running(name, row["cpus"], ends_at, what, stopping=True)
+        return Running(name, row["cpus"], _ends_at(row, self._now, self._margin_ms), what)
+
+    def _keep(self, job: int, found: _Kept, before: _Kept | None) -> None:
+        kept = self._all()
+        for other in [other for other, what in kept.items() if what.worker == found.worker is not None]:
+            del kept[other]
+        kept[job] = found
+        self._tx.run(
+            "keep_room",
+            job=job,
+            worker=found.worker,
+            starts_at=None if found.start.at == NEVER else int(found.start.at),
+            after=json.dumps(found.start.after),
+            looked_at=found.looked_at,
+        )
+        if found.worker is not None:
+            self._tx.tell(RoomKept(job, found.worker))
+        if before is not None and before.worker not in (None, found.worker):
+            self._tx.tell(RoomFree(before.worker))
+
+
+def _ends_at(row: Row, now: int, margin_ms: int) -> float:
+    """Of a started one by its wall limit, which stands in its row; of one that is about to start by all of the limit."""
+    if row["state"] == AssignmentState.STARTED and row["wall_until"] is not None:
+        return float(max(now, row["wall_until"] - margin_ms))
+    return expected_end(now, limit_s=row["max_wall_s"], grace_s=row["grace_s"])
+
+
+async def give_up_old(broker: Broker) -> None:
+    """Rows of jobs that do not wait any more."""
+    await broker.store.run(lambda tx: tx.run("give_up_old_room"))
