@@ -12,10 +12,11 @@ from broker.client import BrokerClient
 from broker.service import leases, sweeps
 from broker.service.context import Caller
 from broker.wire.events import EventType
-from broker.wire.jobs import Conditions, JobSpec
+from broker.wire.jobs import JobSpec
 from broker.wire.leases import LESSEE, LeaseRequest, LeaseState, Lessee
 from broker.wire.machines import Cpus, Facts, Gpu, GpuHealth, GpuProcess, GpuState
 from broker.wire.problems import ProblemCode, Refused
+from broker.wire.projects import Project
 from broker.wire.settings import BrokerSettings
 from broker.wire.states import Scope
 from broker.wire.workers import Outcome
@@ -278,7 +279,7 @@ async def test_an_idle_sweep_says_nothing_of_leases_without_devices(make_bench) 
 
 
 async def test_the_wall_limit_of_a_lease_is_a_stop_that_its_lessee_hears_of(make_bench) -> None:
-    limited = {"_default": Conditions(max_wall_s=100, checkpoint_grace_s=5)}
+    limited = {"_default": Project(max_wall_s=100, checkpoint_grace_s=5)}
     bench = await make_bench(lease_s=10_000, wall_margin_s=2, projects=limited)
     worker = await bench.registered()
     job = await asked(bench.client, ttl_s=86_400)

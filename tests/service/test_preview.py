@@ -67,9 +67,9 @@ async def test_what_a_submit_would_refuse_is_an_error_and_the_rest_is_told_all_t
 
 
 async def test_values_come_with_whose_word_they_are(make_bench) -> None:
-    bench = await make_bench(projects={"vision": {"priority": 7}})
+    bench = await make_bench(projects={"vision": {"checkpoint_grace_s": 7}})
     found = await bench.client.job_preview({"command": "true", "project": "vision", "cpus": 2})
-    assert (found.spec["priority"], found.sources["priority"]) == (7, "project")
+    assert (found.spec["checkpoint_grace_s"], found.sources["checkpoint_grace_s"]) == (7, "project")
     assert (found.spec["cpus"], found.sources["cpus"]) == (2, "job")
     assert found.sources["max_wall_s"] == "floor"
     job = await bench.client.job_submit(JobSpec(command="true", project="vision", cpus=2))
