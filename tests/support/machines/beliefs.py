@@ -372,8 +372,12 @@ def _room_is_kept(tables: Tables, truth: Truth) -> None:
             assert row["reserved"], f"{process.job}.{process.attempt} is alive, and its room is free"
 
 
+TOLD_BY_THEMSELVES = {"reclaim_suppressed", "job_waiting"}
+"""Of what no row of a job, delivery or worker shows: time passed, or a reason is another one by now."""
+
+
 def _events_tell_changes(before: Tables, after: Tables, step: Step) -> None:
-    told = [event["type"] for event in after.events if event["type"] != "reclaim_suppressed"]
+    told = [event["type"] for event in after.events if event["type"] not in TOLD_BY_THEMSELVES]
     was, now = ({key: row["state"] for key, row in tables.assignments.items()} for tables in (before, after))
     changed = before.jobs != after.jobs or was != now
     changed |= [_is(row) for row in before.workers.values()] != [_is(row) for row in after.workers.values()]
@@ -391,13 +395,21 @@ def _is(worker: Row) -> tuple[object, object]:
 
 
 def ready_and_fitting(tables: Tables, worker: Row, listened_ms: int) -> list[int]:
-    """Jobs that this worker could be given at once. None may be left when it has asked."""
+    """Jobs that this worker could be given at once, and for whose sake it is not kept. None may be left when it asked."""
     refused = {place for id_, place, until in tables.refusals if id_ == worker["id"] and until > listened_ms}
     if "*" in refused:
         return []
     free = worker["slots"] - tables.used(worker["id"]) - worker["strangers"]
-    return [
+    found = [
         job["id"]
         for job in tables.jobs.values()
         if job["state"] == "queued" and job["blocked"] == 0 and job["cpus"] <= free and job["place"] not in refused
     ]
+    first = tables.jobs.get(tables.kept.get(worker["id"], 0))
+    if first is None or first["state"] != "queued" or first["blocked"]:
+        return found
+    return [id_ for id_ in found if _turn(tables.jobs[id_]) <= _turn(first)]
+
+
+def _turn(job: Row) -> tuple[int, int]:
+    return -job["priority"], job["id"]

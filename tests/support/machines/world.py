@@ -36,7 +36,7 @@ TURNS = 12  # of the loop: more than any chain of wakes in the broker needs
 
 @dataclass(frozen=True)
 class Tables:
-    """What is committed. `events`: those since the tables before."""
+    """What is committed. `kept`: worker → the job that it is kept for. `events`: those since the tables before."""
 
     jobs: dict[int, Row]
     assignments: dict[tuple[int, int], Row]
@@ -44,6 +44,7 @@ class Tables:
     parents: dict[int, list[int]]
     refusals: set[tuple[str, str, int]]
     counts: dict[str, int]
+    kept: dict[str | None, int]
     events: list[Row]
     last_event: int
 
@@ -188,6 +189,7 @@ class World:
                     for row in all_of("SELECT state, sum(n) AS n FROM counts GROUP BY state")
                     if row["n"]
                 },
+                kept={row["worker"]: row["job"] for row in all_of("SELECT worker, job FROM kept_room")},
                 events=events,
                 last_event=events[-1]["seq"] if events else self.last_event,
             )
