@@ -100,6 +100,39 @@ async def test_one_passes_that_has_ended_before_the_other_can_start(bench, limit
     assert await bench.state(long) == "running"
 
 
+async def has_run(bench, worker: ScriptedWorker, command: str, *lengths_s: float) -> None:
+    """Such jobs took so long before."""
+    for duration_s in lengths_s:
+        job = await bench.submit(command=command)
+        delivery = (await started(worker))[job]
+        await worker.finish(delivery, duration_s=duration_s)
+
+
+@pytest.mark.guarantee("G37")
+@pytest.mark.parametrize(("lengths_s", "passes"), [((90, 100, 110), True), ((90, 100, 300), False), ((90, 100), False)])
+async def test_one_passes_whose_like_have_always_ended_in_time(bench, lengths_s: tuple[float], passes: bool) -> None:
+    worker = await with_gpus(bench, "anna", card(0), card(1))
+    await has_run(bench, worker, "python short.py", *lengths_s)
+    await bench.submit(gpus=1, max_wall_s=200)
+    await started(worker)
+    await bench.submit(gpus=2)
+    short = await bench.submit(command="python short.py", gpus=1)
+
+    assert (short in await started(worker)) is passes
+
+
+@pytest.mark.guarantee("G37")
+async def test_who_waits_for_one_that_ends_soon_as_its_like_did_is_not_passed(bench) -> None:
+    worker = await with_gpus(bench, "anna", card(0), card(1))
+    await has_run(bench, worker, "python train.py", 50, 60, 70)
+    await bench.submit(command="python train.py", gpus=1)  # its limit is that of all jobs: days
+    await started(worker)
+    await bench.submit(gpus=2)
+    short = await bench.submit(gpus=1, max_wall_s=100)
+
+    assert short not in await started(worker)
+
+
 @pytest.mark.guarantee("G37")
 async def test_one_passes_that_leaves_enough(bench) -> None:
     worker = await with_gpus(bench, "anna", card(0), card(1), slots=4)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from broker.core.matching import Machine, Shape, never, reasons
 from broker.core.order import Rank
 from broker.core.reservation import NEVER, Running, Start, expected_end, is_much_sooner, may_pass, start_on
-from broker.service import unreadable, views
+from broker.service import history, unreadable, views
 from broker.service.context import Broker
 from broker.service.machines import Shown
 from broker.service.order import Head, Order
@@ -79,7 +79,9 @@ class Reservations:
             return True  # since the last look others took memory there
         limits = self._tx.one("limits_of_job", job=head.job)
         assert limits is not None, "it stands in a line"
-        ends_at = expected_end(self._now, limit_s=limits["max_wall_s"], grace_s=limits["grace_s"])
+        # The long end of what such jobs took: one that passes must have ended in time.
+        upper_s = history.estimate(self._tx, limits["fingerprint"]).upper_s
+        ends_at = expected_end(self._now, limit_s=limits["max_wall_s"], grace_s=limits["grace_s"], estimate_s=upper_s)
         return may_pass(kept_for, start, machine, running, Running("", head.wants.cpus, ends_at, what))
 
     def _worker_for(self, head: Head) -> str | None:
@@ -164,7 +166,14 @@ class Reservations:
         if row["stop_id"] is not None:
             ends_at = expected_end(self._now, limit_s=0, grace_s=row["stop_grace_s"])
             return Running(name, row["cpus"], ends_at, what, stopping=True)
-        return Running(name, row["cpus"], _ends_at(row, self._now, self._margin_ms), what)
+        ends_at = min(_ends_at(row, self._now, self._margin_ms), self._now + self._left_s(row) * 1000)
+        return Running(name, row["cpus"], ends_at, what)
+
+    def _left_s(self, row: Row) -> float:
+        """As long as such jobs take, by their median: to expect an end too early lets fewer pass, and delays nobody."""
+        ran_s = max(0.0, (self._tx.now_ms - row["started_at"]) / 1000) if row["started_at"] is not None else 0.0
+        run_s = history.estimate(self._tx, row["fingerprint"], ran_s).run_s
+        return NEVER if run_s is None else max(0.0, run_s - ran_s)
 
     def _keep(self, job: int, found: _Kept, before: _Kept | None) -> None:
         kept = self._all()

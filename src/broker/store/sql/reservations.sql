@@ -21,16 +21,18 @@ WHERE jobs.state = 'queued' AND jobs.blocked = 0;
 
 -- name: running_on
 -- What holds room on a worker, with all that says when it ends.
-SELECT a.worker, a.job, a.attempt, a.cpus, a.given, a.state, a.wall_until, a.stop_id, a.stop_grace_s, j.max_wall_s, j.grace_s
+SELECT a.worker, a.job, a.attempt, a.cpus, a.given, a.state, a.wall_until, a.stop_id, a.stop_grace_s, j.max_wall_s, j.grace_s,
+  j.fingerprint, j.started_at
 FROM assignments AS a INDEXED BY assignments_held JOIN jobs AS j ON j.id = a.job
 WHERE a.worker = :worker AND a.reserved = 1;
 
 -- name: running_everywhere
 -- The same of all workers.
-SELECT a.worker, a.job, a.attempt, a.cpus, a.given, a.state, a.wall_until, a.stop_id, a.stop_grace_s, j.max_wall_s, j.grace_s
+SELECT a.worker, a.job, a.attempt, a.cpus, a.given, a.state, a.wall_until, a.stop_id, a.stop_grace_s, j.max_wall_s, j.grace_s,
+  j.fingerprint, j.started_at
 FROM assignments AS a INDEXED BY assignments_held JOIN jobs AS j ON j.id = a.job
 WHERE a.reserved = 1;
 
 -- name: limits_of_job
--- How long a queued job may run, and where it must.
-SELECT max_wall_s, grace_s, place FROM jobs WHERE id = :job;
+-- How long a queued job may run, what says how long it will, and where it must.
+SELECT max_wall_s, grace_s, place, fingerprint FROM jobs WHERE id = :job;
