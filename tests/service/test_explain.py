@@ -103,7 +103,77 @@ async def waits_for_a_parent(bench) -> int:
     return await bench.submit(depends_on=[await bench.submit()])
 
 
+async def quota_of_its_project(bench) -> int:
+    worker = await machine(bench, "anna")
+    await bench.submit(project="small")
+    await worker.running()
+    return await bench.submit(project="small")
+
+
+async def held_back_for_a_larger_job(bench) -> int:
+    worker = await machine(bench, "anna", card(0), card(1))
+    await bench.submit(gpus=1)
+    await worker.running()
+    await bench.submit(gpus=2)
+    job = await bench.submit(gpus=1)
+    await worker.poll()
+    return job
+
+
+async def waits_for_two_gpus_that_are_kept(bench) -> int:
+    return await held_back_for_a_larger_job(bench) - 1
+
+
 SITUATIONS: dict[Any, Answer] = {
+    quota_of_its_project: {
+        "waiting": {
+            "code": "quota",
+            "message": "project small may have 1 job that runs: it has 1, and this needs 1",
+            "need": 1.0,
+            "have": 0.0,
+        },
+        "placement": [{"worker": "anna", "fits": True}],
+        "basis": "when its quota lets it start is not known",
+        "suggestion": "wait until another job of the project has ended, or have its quota raised",
+    },
+    held_back_for_a_larger_job: {
+        "waiting": {"code": "reservation", "message": "anna is kept for job 2, which waits for the end of 1.1"},
+        "placement": [
+            {
+                "worker": "anna",
+                "fits": False,
+                "reasons": [
+                    {"code": "reservation", "message": "anna is kept for job 2, which waits for the end of 1.1"}
+                ],
+            }
+        ],
+        "basis": "it starts after the job for which room is kept, and when that starts is not known",
+        "suggestion": "wait: that job comes first; a max_wall_s that ends before it starts lets this one pass",
+    },
+    waits_for_two_gpus_that_are_kept: {
+        "waiting": {
+            "code": "gpus_busy",
+            "message": "needs 2 GPUs of its own, anna has 1 free now: GPU 0 is 1.1's alone; GPU 1: 23.1 of 24 GiB free; anna is kept for it until the end of 1.1",
+            "need": 2.0,
+            "have": 1.0,
+        },
+        "placement": [
+            {
+                "worker": "anna",
+                "fits": False,
+                "reasons": [
+                    {
+                        "code": "gpus_busy",
+                        "message": "needs 2 GPUs of its own, anna has 1 free now: GPU 0 is 1.1's alone; GPU 1: 23.1 of 24 GiB free",
+                        "need": 2.0,
+                        "have": 1.0,
+                    }
+                ],
+            }
+        ],
+        "basis": "too little is known of how long what is in its way runs: 1.1",
+        "suggestion": "wait until the devices of anna are free, or free them, or ask for gpus=1",
+    },
     no_worker: {
         "waiting": {
             "code": "no_worker",
@@ -292,8 +362,9 @@ SITUATIONS: dict[Any, Answer] = {
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda one: one.__name__)
 async def test_each_situation_has_its_code_its_numbers_and_the_cheapest_change(
-    bench, situation: Any, tmp_path: Path
+    make_bench, situation: Any, tmp_path: Path
 ) -> None:
+    bench = await make_bench(projects={"small": {"quota": {"running": 1, "when_over": "hold"}}})
     job = await situation(bench)
 
     answer = (await bench.client.job_explain(job)).model_dump(mode="json", exclude_none=True)

@@ -32,6 +32,21 @@ async def test_a_queued_job_says_when_it_starts_and_how_long_it_runs(bench) -> N
     assert eta.basis == f"start: {found.basis}; run: median of 3 runs of this command"
 
 
+async def test_what_is_ahead_is_so_by_the_priority_of_its_project_too(make_bench) -> None:
+    bench = await make_bench(projects={"paper": {"priority": 20}})
+    worker = await bench.registered(slots=1)
+    await known(bench, worker, "train.py", 100, 100, 100)
+    await bench.submit(command="train.py")
+    await worker.running()
+    mine = await bench.submit(command="train.py", priority=10)
+    await bench.submit(command="train.py", project="paper")
+    first = await bench.submit(command="train.py", project="paper", priority=1)
+
+    starts = [(await bench.client.job_explain(job)).start_estimate_s for job in (first, mine)]
+
+    assert starts == [100, 300]
+
+
 async def test_a_running_job_says_how_much_is_left_and_that_it_runs_longer_than_any_before(bench) -> None:
     worker = await bench.registered(slots=1)
     await known(bench, worker, "train.py", 100, 100, 130)

@@ -10,7 +10,7 @@ from broker.core.forecast import Start
 from broker.core.matching import Machine
 from broker.service import views
 from broker.service.context import Broker
-from broker.service.forecast import Outlook, Place, place_of_job
+from broker.service.forecast import HELD_BACK, Outlook, Place, Projects, place_of_job
 from broker.service.rows import unknown_job
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import Ahead, Explained, Placement, Reason
@@ -31,15 +31,16 @@ async def explain(broker: Broker, job: int) -> Explained:
         if state is not JobState.QUEUED:
             return Explained(id=job, state=state, reason=views.reason(row))
         waits = views.Waiting(tx, broker.quotas(tx))
-        return _blocked(tx, row, waits) if row["blocked"] else _queued(tx, row, waits)
+        projects = broker.settings.projects
+        return _blocked(tx, row, waits, projects) if row["blocked"] else _queued(tx, row, waits, projects)
 
     return await broker.store.read(fn)
 
 
-def _blocked(tx: Tx, row: Row, waits: views.Waiting) -> Explained:
+def _blocked(tx: Tx, row: Row, waits: views.Waiting, projects: Projects) -> Explained:
     parent = tx.one("open_parent", child=row["id"])
     assert parent is not None, "a blocked job has a parent that has not ended"
-    start = Outlook(tx, views.machines(tx)).start(place_of_job(tx, row))
+    start = Outlook(tx, views.machines(tx), projects).start(place_of_job(tx, row))
     return Explained(
         id=row["id"],
         state=JobState.QUEUED,
@@ -50,8 +51,8 @@ def _blocked(tx: Tx, row: Row, waits: views.Waiting) -> Explained:
     )
 
 
-def _queued(tx: Tx, row: Row, waits: views.Waiting) -> Explained:
-    found = prospect(tx, waits, place_of_job(tx, row), row["place"], row["fingerprint"], row)
+def _queued(tx: Tx, row: Row, waits: views.Waiting, projects: Projects) -> Explained:
+    found = prospect(tx, waits, projects, place_of_job(tx, row), row["place"], row["fingerprint"], row)
     return Explained(
         id=row["id"],
         state=JobState.QUEUED,
@@ -79,7 +80,13 @@ class Prospect:
 
 
 def prospect(
-    tx: Tx, waits: views.Waiting, place: Place, directory: str, fingerprint: str | None, row: Row | None = None
+    tx: Tx,
+    waits: views.Waiting,
+    projects: Projects,
+    place: Place,
+    directory: str,
+    fingerprint: str | None,
+    row: Row | None = None,
 ) -> Prospect:
     """`directory`: the key of the directory and environment that it needs, which workers may have refused; `row`: of a
     job that is there already."""
@@ -93,13 +100,13 @@ def prospect(
     mine = row["id"] if row is not None else None
     kept = {one.worker: one.for_others for one in waits.kept() if one.job != mine}
     found = verdicts(shape, machines, refused, kept)
-    outlook = Outlook(tx, everybody)
+    outlook = Outlook(tx, everybody, projects)
     return Prospect(
         waiting=why,
         placement=[_shown(verdict) for verdict in found[:MOST_WORKERS]],
         more_workers=max(0, len(found) - MOST_WORKERS) or None,
         ahead=_ahead(tx, place),
-        start=outlook.start(place, refused),
+        start=HELD_BACK.get(why.code) or outlook.start(place, refused),
         run=outlook.run(fingerprint),
         suggestion=_of_quota(why) or suggestion(shape, found),
     )

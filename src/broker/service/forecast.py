@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from broker.core import forecast
 from broker.core.estimates import FEWEST, Estimate
 from broker.core.forecast import MOST_AHEAD, MOST_SHAPES, Queued, Running, Start, able
 from broker.core.matching import Machine, Shape, never
+from broker.core.order import priority_of
 from broker.core.states import TERMINAL
 from broker.service import dispatch, history, views
 from broker.store.contract import Row, Tx
-from broker.wire.jobs import Eta
+from broker.wire.jobs import Eta, Reason
+from broker.wire.projects import Project
 from broker.wire.states import JobState
+
+Projects = Mapping[str, Project]
+
+
+HELD_BACK = {
+    "quota": Start(None, "when its quota lets it start is not known"),
+    "reservation": Start(None, "it starts after the job for which room is kept, and when that starts is not known"),
+}
+"""Reasons to wait of which a forecast knows nothing: by what is free the job could start now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +45,19 @@ def place_of_job(tx: Tx, row: Row) -> Place:
     return Place(Shape.from_key(key["key"]), row["priority"], row["id"], parents)
 
 
-def eta(tx: Tx, row: Row) -> Eta | None:
-    """Of a job, by its `job_view`: when it starts, how long it runs or how much of that is left; None: not known."""
+def eta(tx: Tx, row: Row, projects: Projects, waits: Reason | None) -> Eta | None:
+    """Of a job, by its `job_view` and why it waits: when it starts, how long it runs or how much of that is left; None: not known."""
     match JobState(row["state"]):
         case JobState.RUNNING:
-            return _until_end(tx, row)
+            return _until_end(tx, row, projects)
         case JobState.QUEUED:
-            return _until_start(tx, row)
+            return _until_start(tx, row, projects, waits)
         case _:
             return None
 
 
-def _until_end(tx: Tx, row: Row) -> Eta | None:
-    outlook = Outlook(tx, [])
+def _until_end(tx: Tx, row: Row, projects: Projects) -> Eta | None:
+    outlook = Outlook(tx, [], projects)
     run = outlook.left(row["fingerprint"], row["started_at"])
     if run.run_s is None:
         return Eta(basis=run.basis) if run.samples >= FEWEST else None
@@ -54,11 +65,12 @@ def _until_end(tx: Tx, row: Row) -> Eta | None:
     return Eta(run_s=run.run_s, left_s=None if left_s is None else round(left_s, 1), basis=run.basis)
 
 
-def _until_start(tx: Tx, row: Row) -> Eta | None:
-    outlook = Outlook(tx, views.machines(tx))
+def _until_start(tx: Tx, row: Row, projects: Projects, waits: Reason | None) -> Eta | None:
+    outlook = Outlook(tx, views.machines(tx), projects)
     place = place_of_job(tx, row)
     refused = [one["worker"] for one in tx.all("refusals_of_place", place=row["place"], key=place.shape.key())]
-    start, run = outlook.start(place, refused), outlook.run(row["fingerprint"])
+    held_back = HELD_BACK.get(waits.code) if waits is not None else None
+    start, run = held_back or outlook.start(place, refused), outlook.run(row["fingerprint"])
     if start.start_s is None and run.run_s is None:
         return None
     return Eta(start_s=start.start_s, run_s=run.run_s, basis=told(start, run))
@@ -73,8 +85,8 @@ def told(start: Start, run: Estimate) -> str:
 class Outlook:
     """What is known for one answer. Each command's history is read once."""
 
-    def __init__(self, tx: Tx, machines: list[Machine]) -> None:
-        self._tx, self._machines = tx, machines
+    def __init__(self, tx: Tx, machines: list[Machine], projects: Projects) -> None:
+        self._tx, self._machines, self._projects = tx, machines, projects
         self._estimates: dict[str | None, Estimate] = {}
 
     def run(self, fingerprint: str | None) -> Estimate:
@@ -132,7 +144,11 @@ class Outlook:
         return self.left_s(row["fingerprint"], row["started_at"])
 
     def _ahead(self, place: Place, there: list[Machine]) -> list[Queued] | None:
-        """Jobs that have their turn before, and may take the same room; None: too many to look at."""
+        """Jobs that have their turn before, and may take the same room; None: too many to look at.
+
+        By priority, the projects' included, then by age: whose turn it is among projects of the same priority depends on
+        what they will have used by then.
+        """
         rivals = [
             (id_, shape)
             for id_, shape in dispatch.ready(self._tx)
@@ -141,15 +157,20 @@ class Outlook:
         if len(rivals) > MOST_SHAPES:
             return None
         found: list[tuple[int, int, Queued]] = []
+        mine = priority_of(self._projects, place.shape.project) + place.priority
         for id_, shape in rivals:
+            theirs = priority_of(self._projects, shape.project)
             rows = self._tx.all(
                 "shape_ahead",
                 shape=id_,
-                priority=place.priority,
+                priority=mine - theirs,
                 before=place.before,
                 most=MOST_AHEAD + 1 - len(found),
             )
-            found += [(-row["priority"], row["id"], Queued(shape, self.run(row["fingerprint"]).run_s)) for row in rows]
+            found += [
+                (-row["priority"] - theirs, row["id"], Queued(shape, self.run(row["fingerprint"]).run_s))
+                for row in rows
+            ]
             if len(found) > MOST_AHEAD:
                 return None
         return [job for _, _, job in sorted(found, key=lambda one: one[:2])]

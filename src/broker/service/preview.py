@@ -45,7 +45,9 @@ def _preview(tx: Tx, broker: Broker, whole: Effective) -> Preview:
     except Refused as refused:
         errors.append(_refusal(refused))
     place = Place(Shape.of(spec), spec.priority, BEHIND_ALL, spec.depends_on or ())
-    found = prospect(tx, Waiting(tx, broker.quotas(tx)), place, place_of(spec), fingerprint(spec))
+    found = prospect(
+        tx, Waiting(tx, broker.quotas(tx)), broker.settings.projects, place, place_of(spec), fingerprint(spec)
+    )
     return Preview(
         valid=not errors,
         errors=errors or None,

@@ -37,9 +37,8 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
         row = tx.one("job_view", job=job)
         if row is None:
             raise unknown_job(tx, job)
-        view = views.job(tx, row, views.Waiting(tx, broker.quotas(tx))).model_copy(
-            update={"eta": forecast.eta(tx, row)}
-        )
+        view = views.job(tx, row, views.Waiting(tx, broker.quotas(tx)))
+        view = view.model_copy(update={"eta": forecast.eta(tx, row, broker.settings.projects, view.waiting)})
         if detail == "concise":
             return view, []
         spec = tx.one("spec_of_job", job=job)
