@@ -21,6 +21,8 @@ from figures import Table
 from private import Private, cpu_s
 from raw_http import Connection
 
+from broker.wire.workers import PROTOCOL
+
 MOST_IN_AN_ARRAY = 10_000
 Key = tuple[int, int]
 
@@ -50,14 +52,21 @@ class SimulatedWorker:
     held: dict[Key, dict[str, Any]] = field(default_factory=dict)
 
     async def register(self) -> None:
-        said = {"name": self.name, "epoch": 1, "machine": self.id, "host": "simulated", "version": "0"}
+        said = {
+            "name": self.name,
+            "epoch": 1,
+            "machine": self.id,
+            "host": "simulated",
+            "version": "0",
+            "protocol": PROTOCOL,
+        }
         await self.connection.call(
             "POST", f"/v1/workers/{self.id}/register", {**said, "slots": self.slots, "tags": self.tags}
         )
 
     async def refuse_first(self) -> None:
         """Say no to the places of the jobs that come first."""
-        given = await self._poll()
+        given = await self.poll()
         for one in given:
             del self.held[one["job"], one["attempt"]]
         final = {"outcome": "refused", "reason_code": "cwd_missing", "reason": "for the benchmark"}
@@ -66,25 +75,31 @@ class SimulatedWorker:
     async def live(self, left: Left) -> None:
         """Cycle after cycle, until none is left."""
         while left.cycles > 0:
-            given = await self._poll()
-            await self._report("ack", given, shim="one")
-            for one in given:
-                self.held[one["job"], one["attempt"]]["phase"] = "running"
-            await self._report("start", given, pid=1)
-            final = {"outcome": "exited", "exit_code": 0}
-            for one in given:
-                self.held[one["job"], one["attempt"]] |= {"phase": "ended", "final": final}
-            await self._report("finish", given, final=final)
-            for one in given:
-                del self.held[one["job"], one["attempt"]]
+            given = await self.poll()
+            await self.run(given)
             if left.done(len(given)):
                 return
+
+    async def run(self, given: list[dict[str, Any]], for_s: float = 0) -> None:
+        """All transitions of these, to their ends."""
+        await self._report("ack", given, shim="one")
+        for one in given:
+            self.held[one["job"], one["attempt"]]["phase"] = "running"
+        await self._report("start", given, pid=1)
+        if for_s:
+            await asyncio.sleep(for_s)
+        final = {"outcome": "exited", "exit_code": 0}
+        for one in given:
+            self.held[one["job"], one["attempt"]] |= {"phase": "ended", "final": final}
+        await self._report("finish", given, final=final)
+        for one in given:
+            del self.held[one["job"], one["attempt"]]
 
     async def rest(self) -> None:
         """One poll that stays parked as long as the broker lets it."""
         await self._exchange("poll", wait_s=25)
 
-    async def _poll(self) -> list[dict[str, Any]]:
+    async def poll(self) -> list[dict[str, Any]]:
         answer = await self._exchange("poll", wait_s=5)
         self.seen = max(self.seen, answer.get("number") or 0)
         given: list[dict[str, Any]] = answer.get("deliveries") or []

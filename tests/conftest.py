@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,10 @@ from support.ports import port_that_was_free
 from support.processes import kill_all, processes_of
 from support.requirements import absent
 from support.waiting import eventually_sync
+
+# A shell without job control starts what it puts into the background deaf to Ctrl-C, and so would be all that is started here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile(

@@ -102,9 +102,9 @@ def setting_wrong(healthy: Installation) -> set[object]:
     file.write_text('lease_s = "soon"\n')
     assert doctor(healthy, JOBD_CONFIG=str(file)) == {"setting_wrong"}
     assert doctor(healthy, JOBD_CONFIG=str(healthy.directory / "no-such-file")) == {"setting_wrong"}
-    shown = healthy.job("doctor", extra={"JOBD_LEASE": "5"})
-    assert (shown.code, "did you mean JOBD_LEASE_S?" in shown.text) == (1, True)
-    return doctor(healthy, JOBD_LEASE="5")
+    shown = healthy.job("doctor", extra={"JOBD_SWEEP": "5"})
+    assert (shown.code, "did you mean JOBD_SWEEP_S?" in shown.text) == (1, True)
+    return doctor(healthy, JOBD_SWEEP="5")
 
 
 def version_differs(healthy: Installation) -> set[object]:
