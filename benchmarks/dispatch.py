@@ -32,7 +32,8 @@ class Claims:
 
 
 async def live(worker: SimulatedWorker, claims: Claims, chance: random.Random) -> None:
-    """Ask, hold, end, ask again; polls that come back empty say nothing of a claim."""
+    """Ask, hold, end, ask again; polls that come back empty say nothing of a claim. Not all begin in the same instant."""
+    await asyncio.sleep(chance.uniform(0, 2 * HOLDS_S[1]))
     while claims.left > 0:
         asked = time.perf_counter()
         given = await worker.poll()

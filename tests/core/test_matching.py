@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from broker.core.matching import Machine, Shape, reasons, waiting
+from broker.core.matching import Machine, Shape, could, fits, never, reasons, waiting
+from broker.core.placement import Host
 from broker.wire.jobs import JobSpec, Reason
+from broker.wire.machines import Cpus, Facts, GpuState, Ram
+from broker.wire.workers import WorkerState
 
 
 def machine(
@@ -34,6 +39,42 @@ def test_no_reasons_means_that_it_fits() -> None:
 )
 def test_each_thing_that_does_not_fit_has_its_own_code(wanted: dict[str, object], offered: Machine, code: str) -> None:
     assert [reason.code for reason in reasons(shape(**wanted), offered)] == [code]
+
+
+WANTED = st.fixed_dictionaries(
+    {
+        "cpus": st.sampled_from([1, 2, 4, 8]),
+        "needs": st.lists(st.sampled_from(["cuda", "python", "r"]), unique=True),
+        "worker": st.sampled_from([None, "box", "other"]),
+        "os": st.sampled_from([None, "linux", "macos"]),
+        "arch": st.sampled_from([None, "x86_64", "arm64"]),
+        "gpus": st.sampled_from([None, 1]),
+        "ram_gb": st.sampled_from([None, 4, 40]),
+    }
+)
+LITTLE_RAM = Facts(
+    number=1, cpus=Cpus(logical=4, usable=4), ram_gb=Ram(total=8, available=8), gpu_state=GpuState.ABSENT
+)
+OFFERED = st.builds(
+    Machine,
+    name=st.just("box"),
+    online=st.booleans(),
+    slots=st.sampled_from([2.0, 4.0]),
+    free=st.sampled_from([0.0, 1.0, 2.0]),
+    tags=st.frozensets(st.sampled_from(["cuda", "python"])),
+    closed=st.sampled_from([None, WorkerState.CORDONED]),
+    platform=st.sampled_from([None, "linux-x86_64", "darwin-arm64"]),
+    gpus=st.sampled_from([0, 1]),
+    host=st.sampled_from([None, Host("box", None), Host("box", LITTLE_RAM)]),
+)
+
+
+@given(WANTED, OFFERED)
+def test_the_short_answer_is_that_of_the_long_one(wanted: dict[str, object], offered: Machine) -> None:
+    asked = shape(**wanted)
+
+    assert fits(asked, offered) is (reasons(asked, offered) == [])
+    assert could(asked, offered) is (never(asked, offered) == [])
 
 
 def test_all_that_fails_is_said_not_only_the_first() -> None:

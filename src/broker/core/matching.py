@@ -84,6 +84,31 @@ class Machine:
     """What it has besides cpus; None where nobody asks for that."""
 
 
+def fits(shape: Shape, machine: Machine) -> bool:
+    """Whether there are no `reasons`: for where many are asked and nobody is told."""
+    if not machine.online or machine.closed is not None or shape.cpus > machine.free or not suits(shape, machine):
+        return False
+    return not shape.demand or machine.host is None or not short(_to_ask(shape, machine), machine.host)
+
+
+def could(shape: Shape, machine: Machine) -> bool:
+    """Whether `never` has nothing against it: likewise without words."""
+    if not suits(shape, machine):
+        return False
+    return not shape.demand or machine.host is None or not impossible(_to_ask(shape, machine), machine.host)
+
+
+def suits(shape: Shape, machine: Machine) -> bool:
+    """Whether it could ever run there, by what needs no look at its devices and memory."""
+    if shape.worker is not None and shape.worker != machine.name:
+        return False
+    if shape.cpus > machine.slots or not machine.tags.issuperset(shape.needs):
+        return False
+    if (shape.os is not None or shape.arch is not None) and _another_platform(shape, machine):
+        return False
+    return bool(machine.gpus) or not shape.demand.gpus
+
+
 def never(shape: Shape, machine: Machine) -> list[Reason]:
     """Why this worker could not run the shape even with nothing else to do."""
     found = _unfit(shape, machine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,7 +10,7 @@ from functools import partial
 import structlog
 
 from broker.core.leases import delivered
-from broker.core.matching import Machine, Shape, never, reasons
+from broker.core.matching import Machine, Shape, could, fits, suits
 from broker.core.placement import Demand, Held, choose
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import Cause, Claimed, Facts
@@ -53,12 +54,22 @@ class Turn:
         self.kept = Reservations(tx, broker, self.order)
         self._tx, self._shapes = tx, shapes
         self._quotas = broker.quotas(tx)
+        self._heads_of: set[int] = set()
 
     def all_shapes(self) -> Ready:
         """Everything that waits, also what this look is not about."""
         if self._shapes is None:
             self._shapes = ready(self._tx)
         return self._shapes
+
+    def has_turn(self, head: Head) -> None:
+        """It is taken out of its line, given away or not."""
+        self._heads_of.add(head.shape)
+
+    def changed_lines(self) -> set[int]:
+        """Shapes whose lines have changed since this was asked last."""
+        found, self._heads_of = self._heads_of, set()
+        return found
 
     def is_held(self, head: Head) -> bool:
         """By a quota: it is looked at again when a job has ended, or the day has."""
@@ -99,6 +110,7 @@ def claim(
             break
         if number is None:
             number = next_number(tx, worker)
+        turn.has_turn(best)
         delivery = _assign(tx, broker, worker, best, number, room)
         if delivery is not None:
             deliveries.append(delivery)
@@ -167,7 +179,7 @@ def _claim_for_all(tx: Tx, *, broker: Broker, look: Look) -> dict[str, PollAnswe
                 continue
             number, claimed = claim(tx, broker, worker, shapes, numbers.get(poll.worker), most=1, turn=turn)
             if claimed:
-                plan.took(shapes)
+                plan.took(turn.changed_lines())
                 numbers[poll.worker] = number
                 given.setdefault(poll.worker, []).extend(claimed)
                 if len(given[poll.worker]) < MOST_IN_ONE_ANSWER:
@@ -190,11 +202,11 @@ class _Plan:
 
     def shapes_for(self, poll: Parked) -> Ready:
         shapes = self._all if poll.worker in self._look.workers else self._new
-        return [(id_, shape) for id_, shape in shapes.items() if not never(shape, poll.machine)]
+        return [(id_, shape) for id_, shape in shapes.items() if could(shape, poll.machine)]
 
-    def took(self, shapes: Ready) -> None:
-        """Somebody was given a job of one of these: what has none left is looked at no more."""
-        for shape, _ in shapes:
+    def took(self, shapes: set[int]) -> None:
+        """Jobs of these were given away: what has none left is looked at no more."""
+        for shape in shapes:
             if self._ready(shape) is None:
                 self._all.pop(shape, None)
                 self._new.pop(shape, None)
@@ -220,15 +232,17 @@ class _Room:
         if shape.cpus > self._machine.free:
             return False
         self._look_for(shape)
-        return not reasons(shape, self._machine)
+        return fits(shape, self._machine)
 
     def lacks_now(self, shape: Shape) -> bool:
         """It could run here, and has no room now."""
+        if not suits(shape, self._machine):
+            return False
         self._look_for(shape)
-        return bool(reasons(shape, self._machine)) and not never(shape, self._machine)
+        return not fits(shape, self._machine) and could(shape, self._machine)
 
     def _look_for(self, shape: Shape) -> None:
-        if shape.demand and self._machine.host is None and not never(shape, self._machine):
+        if shape.demand and self._machine.host is None and suits(shape, self._machine):
             self._machine = replace(self._machine, host=machines.host_of(self._tx, self._worker))
 
     def given(self, demand: Demand) -> Given | None:
@@ -252,9 +266,8 @@ class _Queue:
         self._tx, self._broker, self._worker, self._room, self._turn = tx, broker, worker, room, turn
         self._heads: dict[int, Head] = {}
         self._others: list[Head] | None = None
-        for id_, shape in shapes:
-            if room.takes(shape):
-                self._look(id_, shape)
+        heads = _heads(tx, broker, worker, [(id_, shape) for id_, shape in shapes if room.takes(shape)])
+        self._heads.update((head.shape, head) for head in heads)
 
     def next(self) -> Head | None:
         """Whose turn it is: who fits, and takes nothing that is kept for one before it."""
@@ -296,13 +309,22 @@ class _Queue:
     def _rest(self) -> list[Head]:
         """The heads of all other shapes that wait for room here."""
         if self._others is None:
-            heads = [
-                _head(self._tx, self._broker, self._worker, id_, shape)
+            others = [
+                (id_, shape)
                 for id_, shape in self._turn.all_shapes()
                 if id_ not in self._heads and self._room.lacks_now(shape)
             ]
-            self._others = [head for head in heads if head is not None]
+            self._others = _heads(self._tx, self._broker, self._worker, others)
         return self._others
+
+
+def _heads(tx: Tx, broker: Broker, worker: str, shapes: Ready) -> list[Head]:
+    """The heads of these that the worker has not refused."""
+    if not shapes:
+        return []
+    wants = dict(shapes)
+    rows = tx.all("heads_of_shapes", shapes=json.dumps(list(wants)), worker=worker, listened=broker.listening.now_ms())
+    return [Head(row["shape"], row["id"], row["priority"], wants[row["shape"]]) for row in rows]
 
 
 def _head(tx: Tx, broker: Broker, worker: str, shape: int, wants: Shape) -> Head | None:

@@ -192,6 +192,24 @@ WHERE shape = :shape
 ORDER BY priority DESC, head
 LIMIT 1;
 
+-- name: heads_of_shapes
+-- The same of many shapes, a JSON list of ids: one statement, since a worker may fit hundreds.
+WITH heads (head) AS (
+  SELECT (
+    SELECT lines.head FROM lines
+    WHERE lines.shape = wanted.value
+      AND NOT EXISTS (
+        SELECT 1 FROM refusals
+        WHERE refusals.worker = :worker AND refusals.place IN (lines.place, '#' || lines.shape)
+          AND refusals.expires_at > :listened
+      )
+    ORDER BY lines.priority DESC, lines.head
+    LIMIT 1
+  )
+  FROM json_each(:shapes) AS wanted
+)
+SELECT lines.shape, lines.head AS id, lines.priority FROM heads CROSS JOIN lines ON lines.head = heads.head;
+
 -- name: jobs_ahead
 -- How many jobs of a shape have their turn before one of this priority and id; counting ends at `most`. Of each line
 -- from its head on: those behind are not walked past.
