@@ -134,6 +134,25 @@ async def test_who_waits_for_one_that_ends_soon_as_its_like_did_is_not_passed(be
 
 
 @pytest.mark.guarantee("G37")
+async def test_room_that_is_kept_stays_so_when_another_project_has_used_less_by_then(bench) -> None:
+    worker, other = await with_gpus(bench, "anna", card(0), card(1)), await bench.registered("berta", slots=64)
+    await bench.submit(gpus=1, project="b", worker="anna")
+    await started(worker)
+    bench.clock.pass_s(100)
+    big = await bench.submit(gpus=2, project="a")
+    small = await bench.submit(gpus=1, project="b")
+    assert not await started(worker)
+    assert (await waiting(bench, small)).code == "reservation"
+
+    await bench.submit(cpus=60, project="a", worker="berta")
+    await started(other)
+    bench.clock.pass_s(1000)
+
+    assert not await started(worker)
+    assert (await bench.state(big), await bench.state(small)) == ("queued", "queued")
+
+
+@pytest.mark.guarantee("G37")
 async def test_one_passes_that_leaves_enough(bench) -> None:
     worker = await with_gpus(bench, "anna", card(0), card(1), slots=4)
     running = await bench.submit(gpus=1)

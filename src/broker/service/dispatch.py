@@ -297,13 +297,19 @@ class _Queue:
             self._heads[id_] = head
 
     def _ahead_of(self, best: Head) -> list[Head]:
-        """Those before it in rank that this worker could run, and has no room for now; in their order."""
+        """Those that this worker could run, and has no room for now, if they are before it in rank, or if room is kept for
+        them and they are of no lower priority: who has used least changes with every job. In their order."""
         waiting = [head for head in (*self._heads.values(), *self._rest()) if not self._room.takes(head.wants)]
         if not waiting:
             return []
         order = self._turn.order
         limit = order.rank(best)
-        before = [head for head in waiting if order.rank(head) < limit and not self._turn.is_held(head)]
+        before = [
+            head
+            for head in waiting
+            if (order.rank(head) < limit or (order.rank(head)[0] <= limit[0] and self._turn.kept.has_room(head.job)))
+            and not self._turn.is_held(head)
+        ]
         return sorted(before, key=order.rank)
 
     def _rest(self) -> list[Head]:

@@ -67,6 +67,11 @@ class Reservations:
                 return not self._may_pass(first.wants, worker, machine, head, what)
         return False
 
+    def has_room(self, job: int) -> bool:
+        """Whether some worker is kept for it."""
+        kept = self._all().get(job)
+        return kept is not None and kept.worker is not None
+
     def given(self, head: Head) -> None:
         """It has its room now."""
         if self._kept is not None and self._kept.pop(head.job, None) is not None:
@@ -106,10 +111,10 @@ class Reservations:
         return _Kept(row["worker"], Start(at, tuple(json.loads(row["after"]))), row["looked_at"], rank)
 
     def places_without_room(self, head: Head) -> list[Place] | None:
-        """Workers that could run it, and none of which has room now; without those that are kept for who comes before
-        it. None: somebody can take it at once."""
-        rank = self._order.rank(head)
-        taken = {other.worker for other in self._all().values() if other.rank < rank}
+        """Workers that could run it, and none of which has room now; without those that are kept for others of no lower
+        priority. None: somebody can take it at once."""
+        priority = self._order.rank(head)[0]
+        taken = {other.worker for job, other in self._all().items() if job != head.job and other.rank[0] <= priority}
         places = [place for place in self._places(head) if place.id not in taken]
         return None if any(not reasons(head.wants, place.machine) for place in places) else places
 

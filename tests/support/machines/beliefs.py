@@ -408,8 +408,4 @@ def ready_and_fitting(tables: Tables, worker: Row, listened_ms: int) -> list[int
     first = tables.jobs.get(tables.kept.get(worker["id"], 0))
     if first is None or first["state"] != "queued" or first["blocked"]:
         return found
-    return [id_ for id_ in found if _turn(tables.jobs[id_]) <= _turn(first)]
-
-
-def _turn(job: Row) -> tuple[int, int]:
-    return -job["priority"], job["id"]
+    return [id_ for id_ in found if id_ == first["id"] or tables.jobs[id_]["priority"] > first["priority"]]
