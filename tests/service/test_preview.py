@@ -111,3 +111,19 @@ async def test_a_submit_says_the_same(bench) -> None:
     said = await bench.client.job_submit(JobSpec.model_validate(asked))
     assert (found.waiting, found.warnings) == (said.waiting, said.warnings)
     assert found.suggestion == (await bench.client.job_explain(said.id)).suggestion
+
+
+@pytest.mark.parametrize(("when_over", "valid"), [("deny", False), ("hold", True)])
+async def test_what_a_quota_says_is_told_as_a_submit_would_be(make_bench, when_over: str, valid: bool) -> None:
+    bench = await make_bench(projects={"small": {"quota": {"running": 1, "when_over": when_over}}})
+    worker = await bench.registered()
+    await bench.submit(project="small")
+    await worker.running()
+
+    found = await bench.client.job_preview({"command": "true", "project": "small"})
+
+    assert found.valid is valid
+    assert [error.code for error in found.errors or []] == ([] if valid else ["quota_exceeded"])
+    assert found.waiting.code == "quota"
+    assert "quota" in found.suggestion
+    assert found.start_estimate_s is None

@@ -43,9 +43,9 @@ async def job_submit(spec: JobSpec, request: Request) -> Response:
 
 
 @router.post("/jobs/preview", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model=Preview)
-async def job_preview(request: PreviewRequest, broker: The) -> Response:
+async def job_preview(request: PreviewRequest, broker: The, who: Who) -> Response:
     """Dry run of job_submit: errors, values, placement, when."""
-    return answered(await preview.preview(broker, request.spec))
+    return answered(await preview.preview(broker, who, request.spec))
 
 
 @router.get("/jobs", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model=JobList)

@@ -10,10 +10,12 @@ from pydantic import ValidationError
 from broker.core.effective import Effective, effective
 from broker.core.fingerprint import fingerprint
 from broker.core.matching import Shape
-from broker.service.context import Broker
+from broker.core.placement import Demand
+from broker.service.context import Broker, Caller
 from broker.service.explain import Prospect, prospect
-from broker.service.forecast import Place, told
-from broker.service.submit import admit_environment, parents_of, place_of, warnings_of
+from broker.service.forecast import HELD_BACK, Place, told
+from broker.service.quotas import token_with_quota
+from broker.service.submit import admit_environment, over_quota, parents_of, place_of, warnings_of
 from broker.service.views import Waiting, waits_for
 from broker.store.contract import Tx
 from broker.wire.jobs import JobSpec, Preview, SpecError
@@ -23,18 +25,20 @@ from broker.wire.problems import ProblemCode, Refused
 BEHIND_ALL = 1 << 62
 
 
-async def preview(broker: Broker, asked: dict[str, Any]) -> Preview:
+async def preview(broker: Broker, caller: Caller, asked: dict[str, Any]) -> Preview:
     """What is wrong with it, all at once, and what it amounts to under the load of now. Refuses nothing."""
     try:
         spec = JobSpec.model_validate(asked)
     except ValidationError as error:
         return Preview(valid=False, errors=_misfits(error))
     whole = effective(spec, broker.settings.projects)
-    return await broker.store.read(lambda tx: _preview(tx, broker, whole))
+    token = token_with_quota(broker.settings, caller.actor) if caller.token is not None else None
+    return await broker.store.read(lambda tx: _preview(tx, broker, whole, token))
 
 
-def _preview(tx: Tx, broker: Broker, whole: Effective) -> Preview:
+def _preview(tx: Tx, broker: Broker, whole: Effective, token: str | None) -> Preview:
     spec, errors = whole.spec, []
+    quotas = broker.quotas(tx)
     waits = None
     try:
         admit_environment(spec)
@@ -44,29 +48,31 @@ def _preview(tx: Tx, broker: Broker, whole: Effective) -> Preview:
         waits = parents_of(tx, spec)[1].because
     except Refused as refused:
         errors.append(_refusal(refused))
-    place = Place(Shape.of(spec), spec.priority, BEHIND_ALL, spec.depends_on or ())
-    found = prospect(
-        tx, Waiting(tx, broker.quotas(tx)), broker.settings.projects, place, place_of(spec), fingerprint(spec)
-    )
+    denied = quotas.denies(spec.project, token, spec.count or 1, Demand.of(spec).gpus)
+    if denied is not None:
+        errors.append(_refusal(over_quota(*denied)))
+    place = Place(Shape.of(spec, token), spec.priority, BEHIND_ALL, spec.depends_on or ())
+    found = prospect(tx, Waiting(tx, quotas), broker.settings.projects, place, place_of(spec), fingerprint(spec))
     return Preview(
         valid=not errors,
         errors=errors or None,
         spec=json.loads(spec.model_dump_json(exclude_none=True)),
         sources={name: source.value for name, source in whole.sources.items()},
-        waiting=waits_for(waits) if waits is not None else found.waiting if not _fits(found) else None,
+        waiting=waits_for(waits) if waits is not None else found.waiting if not _starts(found) else None,
         placement=found.placement,
         more_workers=found.more_workers,
         ahead=found.ahead,
         start_estimate_s=found.start.start_s,
         run_estimate_s=found.run.run_s,
         basis=told(found.start, found.run),
-        suggestion=None if _fits(found) else found.suggestion,
+        suggestion=None if _starts(found) else found.suggestion,
         warnings=warnings_of(whole),
     )
 
 
-def _fits(found: Prospect) -> bool:
-    return any(one.fits for one in found.placement)
+def _starts(found: Prospect) -> bool:
+    """Whether it only waits for its turn."""
+    return any(one.fits for one in found.placement) and found.waiting.code not in HELD_BACK
 
 
 def _refusal(refused: Refused) -> SpecError:

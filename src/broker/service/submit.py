@@ -12,10 +12,11 @@ from broker.core.effective import Effective, Source, effective, seconds
 from broker.core.fingerprint import fingerprint
 from broker.core.matching import Shape
 from broker.core.placement import Demand
+from broker.core.quotas import Over
 from broker.failpoint import failpoint
 from broker.service import views
 from broker.service.context import Broker, Caller
-from broker.service.quotas import Quotas, token_with_quota
+from broker.service.quotas import Owner, Quotas, token_with_quota
 from broker.service.rows import unknown_job
 from broker.service.transition import event, event_of_array, join_line
 from broker.store.contract import Tx, Value
@@ -95,6 +96,11 @@ def _denied(tx: Tx, quotas: Quotas, spec: JobSpec, token: str | None, actor: str
     numbers = {"limit": over.limit, "have": round(over.have, 3)} | ({"need": over.need} if over.need else {})
     data = {"reason": "quota", "quota": str(owner), "field": over.field, **numbers}
     event(tx, EventType.JOB_DENIED, project=spec.project, actor=actor, data=data)
+    return over_quota(owner, over)
+
+
+def over_quota(owner: Owner, over: Over) -> Refused:
+    """What a submit is told that a quota forbids."""
     table = f"[{'tokens' if owner.token else 'projects'}.{owner.name}.quota]"
     return Refused(
         ProblemCode.QUOTA_EXCEEDED,
