@@ -29,7 +29,7 @@ from figures import percentile
 from broker.core.matching import Machine, Shape, could, fits
 from broker.core.order import Terms, Used, rank
 from broker.core.placement import Held, Host, choose
-from broker.core.reservation import NEVER, Running, Start, expected_end, is_much_sooner, may_pass, start_on
+from broker.core.reservation import NEVER, Running, Start, expected_end, may_pass, start_on, where_first
 from broker.wire.jobs import JobSpec
 from broker.wire.machines import Cpus, Facts, Given, Gpu, GpuHealth, GpuState, Ram
 
@@ -247,10 +247,8 @@ def _kept(world: World, job: Job, taken: dict[str, Job]) -> str | None:
                 starts[machine.name] = start
     if not starts:
         return None
-    best = min(starts, key=lambda name: (starts[name].at, name))
     before = world.kept.get(job.id)
-    if before is not None and before[0] in starts and not is_much_sooner(starts[best], starts[before[0]], now):
-        best = before[0]
+    best = where_first(starts, before[0] if before is not None else None, now)
     world.kept[job.id] = best, starts[best]
     return best
 

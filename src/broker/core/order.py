@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.wire.jobs import FLOOR_TABLE
 from broker.wire.projects import Project
@@ -22,8 +23,13 @@ AHEAD_S = 60.0
 NOTHING = 1e-3
 DAY_MS = 86_400_000
 
-Rank = tuple[int, float, int]
-"""Smaller is earlier."""
+
+class Rank(NamedTuple):
+    """Smaller is earlier."""
+
+    minus_priority: int
+    used: float
+    job: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +98,4 @@ def share_of(projects: Mapping[str, Project], project: str) -> float:
 
 def rank(priority: int, used: float, job: int) -> Rank:
     """`priority`: the project's and the job's together. `used`: for the project's share."""
-    return -priority, used, job
+    return Rank(-priority, used, job)

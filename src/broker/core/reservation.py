@@ -8,7 +8,7 @@ ended by then for sure. Instants are milliseconds of listening; what is not know
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from broker.core.matching import Machine, Shape, reasons
@@ -77,6 +77,14 @@ def start_on(shape: Shape, machine: Machine, running: Sequence[Running], now: in
             gone = fewer
     at = max((one.ends_at for one in gone), default=float(now))
     return Start(max(at, now), tuple(one.assignment for one in gone))
+
+
+def where_first(starts: Mapping[str, Start], kept: str | None, now: int) -> str:
+    """The worker to keep, of those where it can start: the one where it starts first, but `kept` if it is not much later
+    there."""
+    best = min(starts, key=lambda worker: (starts[worker].at, len(starts[worker].after), worker))
+    stays = starts.get(kept) if kept is not None else None
+    return best if kept is None or stays is None or is_much_sooner(starts[best], stays, now) else kept
 
 
 def is_much_sooner(start: Start, kept: Start, now: int) -> bool:

@@ -266,8 +266,7 @@ class _Queue:
         self._tx, self._broker, self._worker, self._room, self._turn = tx, broker, worker, room, turn
         self._heads: dict[int, Head] = {}
         self._others: list[Head] | None = None
-        heads = _heads(tx, broker, worker, [(id_, shape) for id_, shape in shapes if room.takes(shape)])
-        self._heads.update((head.shape, head) for head in heads)
+        self._look([(id_, shape) for id_, shape in shapes if room.takes(shape)])
 
     def next(self) -> Head | None:
         """Whose turn it is: who fits, and takes nothing that is kept for one before it."""
@@ -289,12 +288,11 @@ class _Queue:
     def follow(self, head: Head) -> None:
         """The next of this shape stands at its head."""
         del self._heads[head.shape]
-        self._look(head.shape, head.wants)
+        self._look([(head.shape, head.wants)])
 
-    def _look(self, id_: int, shape: Shape) -> None:
-        head = _head(self._tx, self._broker, self._worker, id_, shape)
-        if head is not None:
-            self._heads[id_] = head
+    def _look(self, shapes: Ready) -> None:
+        heads = heads_of(self._tx, shapes, self._worker, self._broker.listening.now_ms())
+        self._heads.update((head.shape, head) for head in heads)
 
     def _ahead_of(self, best: Head) -> list[Head]:
         """Those that this worker could run, and has no room for now, if they are before it in rank, or if room is kept for
@@ -307,7 +305,7 @@ class _Queue:
         before = [
             head
             for head in waiting
-            if (order.rank(head) < limit or (order.rank(head)[0] <= limit[0] and self._turn.kept.has_room(head.job)))
+            if (order.rank(head) < limit or self._turn.kept.stands_against(head, limit))
             and not self._turn.is_held(head)
         ]
         return sorted(before, key=order.rank)
@@ -320,28 +318,17 @@ class _Queue:
                 for id_, shape in self._turn.all_shapes()
                 if id_ not in self._heads and self._room.lacks_now(shape)
             ]
-            self._others = _heads(self._tx, self._broker, self._worker, others)
+            self._others = heads_of(self._tx, others, self._worker, self._broker.listening.now_ms())
         return self._others
 
 
-def _heads(tx: Tx, broker: Broker, worker: str, shapes: Ready) -> list[Head]:
-    """The heads of these that the worker has not refused."""
+def heads_of(tx: Tx, shapes: Ready, worker: str = "", listened: int = 0) -> list[Head]:
+    """The next job of each of these, but for what this worker has refused."""
     if not shapes:
         return []
     wants = dict(shapes)
-    rows = tx.all("heads_of_shapes", shapes=json.dumps(list(wants)), worker=worker, listened=broker.listening.now_ms())
+    rows = tx.all("heads_of_shapes", shapes=json.dumps(list(wants)), worker=worker, listened=listened)
     return [Head(row["shape"], row["id"], row["priority"], wants[row["shape"]]) for row in rows]
-
-
-def _head(tx: Tx, broker: Broker, worker: str, shape: int, wants: Shape) -> Head | None:
-    row = tx.one("head_of_shape", shape=shape, worker=worker, listened=broker.listening.now_ms())
-    return None if row is None else Head(shape, row["id"], row["priority"], wants)
-
-
-def first_of(tx: Tx, shape: int, wants: Shape) -> Head | None:
-    """The next job of a shape, whoever has refused it."""
-    row = tx.one("head_of_shape", shape=shape, worker="", listened=0)
-    return None if row is None else Head(shape, row["id"], row["priority"], wants)
 
 
 def _assign(tx: Tx, broker: Broker, worker: Row, head: Head, number: int, room: _Room) -> Delivery | None:

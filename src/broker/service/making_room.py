@@ -10,7 +10,7 @@ from broker.core.reservation import Running, Start
 from broker.core.rows import StopKind
 from broker.service import usage
 from broker.service.context import Broker
-from broker.service.dispatch import Turn, first_of
+from broker.service.dispatch import Turn, heads_of
 from broker.service.order import Head
 from broker.service.reservations import MOST_LOOKED_FOR, Place
 from broker.service.rows import given, read_assignment, read_job
@@ -44,8 +44,8 @@ class _Pass:
             self._look(head)
 
     def _heads(self) -> list[Head]:
-        heads = [first_of(self._tx, id_, shape) for id_, shape in self._turn.all_shapes()]
-        waiting = [head for head in heads if head is not None and not self._turn.is_held(head)]
+        heads = heads_of(self._tx, self._turn.all_shapes())
+        waiting = [head for head in heads if not self._turn.is_held(head)]
         return sorted(waiting, key=self._turn.order.rank)
 
     def _look(self, head: Head) -> None:

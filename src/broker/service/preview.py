@@ -32,7 +32,7 @@ async def preview(broker: Broker, caller: Caller, asked: dict[str, Any]) -> Prev
     except ValidationError as error:
         return Preview(valid=False, errors=_misfits(error))
     whole = effective(spec, broker.settings.projects)
-    token = token_with_quota(broker.settings, caller.actor) if caller.token is not None else None
+    token = token_with_quota(broker.settings, caller.actor, caller.token)
     return await broker.store.read(lambda tx: _preview(tx, broker, whole, token))
 
 

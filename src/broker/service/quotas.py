@@ -92,7 +92,7 @@ def _gpus(rows: list[Row]) -> int:
     return sum(row["gpus"] for row in rows)
 
 
-def token_with_quota(settings: BrokerSettings, token: str) -> str | None:
-    """The token's name, if its jobs are counted: those of others are not."""
-    table = settings.tokens.get(token)
-    return token if table is not None and table.quota is not None else None
+def token_with_quota(settings: BrokerSettings, actor: str, token: int | None) -> str | None:
+    """The name of who asks with this token, if its jobs are counted: those of others are not."""
+    table = settings.tokens.get(actor) if token is not None else None
+    return actor if table is not None and table.quota is not None else None

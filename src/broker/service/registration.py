@@ -21,7 +21,8 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
 
     Refused: an epoch that is not above the known one (`superseded`), the same worker id from another
     machine or boot while its lease is live (a cloned state directory), another id under a live name
-    (`worker_name_taken`), a version that is too old to be given work and has none (`forbidden`). A repeat of the accepted registration is answered the same.
+    (`worker_name_taken`), a version that is too old to be given work and has none (`forbidden`). A repeat of the
+    accepted registration is answered the same.
     """
 
     def fn(tx: Tx) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from broker.core.matching import Machine, Shape, never, reasons
 from broker.core.order import Rank
-from broker.core.reservation import NEVER, Running, Start, expected_end, is_much_sooner, may_pass, start_on
+from broker.core.reservation import NEVER, Running, Start, expected_end, may_pass, start_on, where_first
 from broker.service import history, unreadable, views
 from broker.service.context import Broker
 from broker.service.machines import Shown
@@ -67,10 +67,10 @@ class Reservations:
                 return not self._may_pass(first.wants, worker, machine, head, what)
         return False
 
-    def has_room(self, job: int) -> bool:
-        """Whether some worker is kept for it."""
-        kept = self._all().get(job)
-        return kept is not None and kept.worker is not None
+    def stands_against(self, head: Head, rank: Rank) -> bool:
+        """Whether what is kept for it stands against this rank: of no higher priority, whoever has used least."""
+        kept = self._all().get(head.job)
+        return kept is not None and kept.worker is not None and kept.rank.minus_priority <= rank.minus_priority
 
     def given(self, head: Head) -> None:
         """It has its room now."""
@@ -113,8 +113,9 @@ class Reservations:
     def places_without_room(self, head: Head) -> list[Place] | None:
         """Workers that could run it, and none of which has room now; without those that are kept for others of no lower
         priority. None: somebody can take it at once."""
-        priority = self._order.rank(head)[0]
-        taken = {other.worker for job, other in self._all().items() if job != head.job and other.rank[0] <= priority}
+        mine = self._order.rank(head).minus_priority
+        others = [other for job, other in self._all().items() if job != head.job]
+        taken = {other.worker for other in others if other.rank.minus_priority <= mine}
         places = [place for place in self._places(head) if place.id not in taken]
         return None if any(not reasons(head.wants, place.machine) for place in places) else places
 
@@ -136,10 +137,7 @@ class Reservations:
                 starts[place.id] = start
         if not starts:
             return _Kept(None, Start(NEVER, ()), self._now, rank)
-        best = min(starts, key=lambda worker: (starts[worker].at, len(starts[worker].after), worker))
-        if kept is not None and kept.worker in starts:
-            stays = starts[kept.worker]
-            best = best if is_much_sooner(starts[best], stays, self._now) else kept.worker
+        best = where_first(starts, kept.worker if kept is not None else None, self._now)
         return _Kept(best, starts[best], self._now, rank)
 
     def _places(self, head: Head) -> list[Place]:

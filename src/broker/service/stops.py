@@ -22,7 +22,8 @@ def request_stop(
     why: str,
     grace_s: float | None = None,
 ) -> bool:
-    """Ask the holder to stop; `grace_s`: in another time than the job's. A stronger request replaces a weaker one; a weaker one changes nothing: False."""
+    """Ask the holder to stop; `grace_s`: in another time than the job's. A stronger request replaces a weaker one; a
+    weaker one changes nothing: False."""
     strength = list(StopKind)
     if assignment.stop is not None and strength.index(assignment.stop.kind) <= strength.index(kind):
         return False

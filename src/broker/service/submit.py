@@ -49,7 +49,7 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
 def accept(tx: Tx, broker: Broker, caller: Caller, whole: Effective) -> Submitted | Refused:
     """Keep it, in this transaction. A refusal for a quota is returned, not raised: its event is kept."""
     spec = whole.spec
-    token = token_with_quota(broker.settings, caller.actor) if caller.token is not None else None
+    token = token_with_quota(broker.settings, caller.actor, caller.token)
     parents, verdict = parents_of(tx, spec)
     quotas = broker.quotas(tx)
     if (denied := _denied(tx, quotas, spec, token, caller.actor)) is not None:

@@ -180,20 +180,9 @@ WHERE id = :id AND version = :expected AND state = :expected_state;
 -- Something about a job changed that is not in its own row.
 UPDATE jobs SET version = :version WHERE id = :id AND version = :expected;
 
--- name: head_of_shape
--- The next job of a shape that this worker did not refuse: the best head of its lines, however long those are.
-SELECT head AS id, priority FROM lines
-WHERE shape = :shape
-  AND NOT EXISTS (
-    SELECT 1 FROM refusals
-    WHERE refusals.worker = :worker AND refusals.place IN (lines.place, '#' || lines.shape)
-      AND refusals.expires_at > :listened
-  )
-ORDER BY priority DESC, head
-LIMIT 1;
-
 -- name: heads_of_shapes
--- The same of many shapes, a JSON list of ids: one statement, since a worker may fit hundreds.
+-- The next job of each of these shapes, a JSON list of ids, that this worker did not refuse: the best head of a shape's
+-- lines, however long those are. One statement, since a worker may fit hundreds.
 WITH heads (head) AS (
   SELECT (
     SELECT lines.head FROM lines
