@@ -130,7 +130,7 @@ def create_app(broker: Broker | None) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.broker = broker
-    for router in (jobs.router, leases.router, streams.router, fleet.router, system.router):
+    for router in (fleet.asked_most, jobs.router, leases.router, streams.router, fleet.router, system.router):
         app.include_router(router)
     problems.install(app)
     return app

@@ -10,7 +10,7 @@ import pytest
 from broker.client import BrokerClient
 from broker.wire.events import EventType
 from broker.wire.jobs import CancelRequest, Peak
-from broker.wire.machines import GpuHealth
+from broker.wire.machines import GpuHealth, WorkerGpu
 from broker.wire.states import JobState
 from support.fleet import Fleet, ended, output_of, submit
 from support.gpu_scenarios import H100, RTX, A, B
@@ -60,6 +60,13 @@ async def holding(client: BrokerClient, directory: Path, **fields: object) -> in
     return await submit(client, said + "exec sleep 900", **fields)
 
 
+async def cards(client: BrokerClient) -> list[WorkerGpu]:
+    """The devices of the only worker."""
+    [worker] = (await client.worker_list()).workers
+    assert worker.gpus is not None
+    return worker.gpus
+
+
 R, Q = JobState.RUNNING, JobState.QUEUED
 
 
@@ -79,9 +86,9 @@ async def test_the_race_for_a_card_is_won_by_two_and_what_they_leave_is_used(
         hardware.is_now(f"{RTX}\n{both}")
 
         async def seen() -> bool:
-            [worker] = (await client.worker_list()).workers
-            assert worker.gpus is not None and worker.gpus[0].vram_gb is not None
-            return (worker.gpus[0].vram_gb.free or 99) < 4
+            [card] = await cards(client)
+            assert card.vram_gb is not None
+            return (card.vram_gb.free or 99) < 4
 
         await eventually(seen, within_s=30)
         assert await states(client, jobs) == [R, R, Q, Q, Q, Q]
@@ -150,8 +157,7 @@ async def test_a_card_that_is_lost_takes_nothing_new_and_its_job_goes_on(
         hardware.is_now(f"{RTX}\n{H100}\nfail DeviceGetMemoryInfo 15 0")
 
         async def lost() -> bool:
-            [worker] = (await client.worker_list()).workers
-            return [gpu.health.value for gpu in worker.gpus or ()] == ["lost", "ok"]
+            return [card.health.value for card in await cards(client)] == ["lost", "ok"]
 
         await eventually(lost, within_s=30)
         two, one = await submit(client, "exit 0", gpus=2), await submit(client, "exit 0", gpus=1)
@@ -190,24 +196,22 @@ async def test_memory_that_stays_when_its_job_is_gone_keeps_the_card_from_others
         hardware.is_now(f"{RTX}\n{H100}\n{left}")
 
         async def attributed() -> bool:
-            [worker] = (await client.worker_list()).workers
-            assert worker.gpus is not None and worker.gpus[0].vram_gb is not None
-            return worker.gpus[0].jobs == [f"{job}.1"] and (worker.gpus[0].vram_gb.free or 99) < 19
+            first = (await cards(client))[0]
+            assert first.vram_gb is not None
+            return first.jobs == [f"{job}.1"] and (first.vram_gb.free or 99) < 19
 
         await eventually(attributed, within_s=30)
         await client.job_cancel(CancelRequest(job=[job]))  # and the driver goes on naming its process
         await are(client, [job], JobState.CANCELLED)
 
         async def held() -> bool:
-            [worker] = (await client.worker_list()).workers
-            assert worker.gpus is not None
-            return worker.gpus[0].health is GpuHealth.MEMORY_HELD
+            return (await cards(client))[0].health is GpuHealth.MEMORY_HELD
 
         await eventually(held, within_s=30)
-        [worker] = (await client.worker_list()).workers
-        assert worker.gpus is not None and worker.gpus[0].held is not None
-        assert worker.gpus[0].held.gb == 5.0 and worker.gpus[0].held.since is not None
-        assert f"{job}.1 had it and is gone" in (worker.gpus[0].why or "")
+        first = (await cards(client))[0]
+        assert first.held is not None
+        assert first.held.gb == 5.0 and first.held.since is not None
+        assert f"{job}.1 had it and is gone" in (first.why or "")
         other = await ended(client, await submit(client, "exit 0", vram_gb=2))
         assert (other.state, other.gpus) == (JobState.COMPLETED, [B])
         both = await submit(client, "exit 0", gpus=2)

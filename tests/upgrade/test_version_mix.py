@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,18 @@ def worker_of(release: Release, broker: Installation) -> tuple[subprocess.Popen[
     return process, said
 
 
+@contextmanager
+def served(broker: Installation, worker: Release) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A broker in the foreground, and a worker of another release."""
+    serving = broker.start("broker")
+    eventually_sync((broker.state / "broker.sock").exists, within_s=30)
+    process, said = worker_of(worker, broker)
+    try:
+        yield process, said
+    finally:
+        end(process, serving)
+
+
 def end(*processes: subprocess.Popen[bytes]) -> None:
     for process in processes:
         process.terminate()
@@ -47,18 +60,12 @@ def end(*processes: subprocess.Popen[bytes]) -> None:
 @pytest.mark.trial("B120")
 @pytest.mark.guarantee("G23")
 def test_a_worker_that_is_too_old_is_told_so_and_jobs_go_elsewhere(use: Use, older: Release, newer: Release) -> None:
-    broker = use(newer)
-    serving = broker.start("broker")
-    eventually_sync((broker.state / "broker.sock").exists, within_s=30)
-    worker, said = worker_of(older, broker)
-    try:
+    with served(use(newer), older) as (worker, said):
         assert worker.wait(60) == 3
         assert (
             "a worker of version 0.1.0 does not understand this broker of version 0.2.0: upgrade other"
             in said.read_text()
         )
-    finally:
-        end(worker, serving)
 
 
 @pytest.mark.trial("B120")
@@ -93,12 +100,6 @@ def test_a_worker_that_the_broker_has_outgrown_ends_its_jobs_and_is_given_no_new
 def test_a_worker_that_is_newer_than_its_broker_says_which_is_to_be_upgraded(
     use: Use, older: Release, newer: Release
 ) -> None:
-    broker = use(older)
-    serving = broker.start("broker")
-    eventually_sync((broker.state / "broker.sock").exists, within_s=30)
-    worker, said = worker_of(newer, broker)
-    try:
+    with served(use(older), newer) as (worker, said):
         assert worker.wait(60) == 3
         assert "the broker is older than this worker: upgrade the broker first, then its workers" in said.read_text()
-    finally:
-        end(worker, serving)

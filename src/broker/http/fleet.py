@@ -31,6 +31,8 @@ from broker.wire.workers import (
 )
 
 router = APIRouter(prefix="/v1", tags=["fleet"])
+asked_most = APIRouter(prefix="/v1", tags=["fleet"])
+"""The routes that workers ask all the time. Routes are tried one by one, so these are to stand before all others."""
 
 # All types in each list of tools would cost an agent more than a refusal that names them.
 EventTypeName = Annotated[EventType, WithJsonSchema({"type": "string"})]
@@ -91,7 +93,7 @@ async def worker_register(worker: WorkerId, said: Registration, broker: The, who
     return await registration.register(broker, who, worker, said)
 
 
-@router.post(
+@asked_most.post(
     "/workers/{worker}/poll",
     openapi_extra=surface.not_a_tool(Scope.WORKER, because=FOR_WORKERS),
     response_model=PollAnswer,
@@ -109,7 +111,7 @@ async def _left(request: Request) -> None:
         pass
 
 
-@router.post(
+@asked_most.post(
     "/workers/{worker}/report",
     openapi_extra=surface.not_a_tool(Scope.WORKER, because=FOR_WORKERS),
     response_model=ReportAnswer,
@@ -119,7 +121,7 @@ async def worker_report(worker: WorkerId, said: Report, request: Request) -> Res
     return answered(await exchange.report(await broker_of(request), await caller(request), worker, said))
 
 
-@router.put(
+@asked_most.put(
     "/jobs/{job}/assignments/{attempt}/log",
     openapi_extra=surface.not_a_tool(Scope.WORKER, because=FOR_WORKERS),
     response_model_exclude_none=True,

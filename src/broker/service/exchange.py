@@ -455,6 +455,8 @@ class _Exchange:
 
     def _observe(self, entry: _Entry, peak: Peak | None, checkpoints: Checkpoints | None) -> _Entry:
         """What it has used, and whether it is safe to stop it: written only where that is news."""
+        if peak is None and checkpoints is None:
+            return entry
         row = entry.assignment
         noted = row._replace(peak=largest(row.peak, peak))
         if noted.peak is not None and noted.peak != row.peak:

@@ -30,8 +30,7 @@ def failed(tx: Tx, broker: Broker, worker: Row, job: JobRow, final: Final) -> No
 
 def succeeded(tx: Tx, worker: Row) -> None:
     """A process exists: whatever failed before, this worker can start jobs."""
-    if _so_far(tx, worker["id"]):
-        tx.run("note_launches", worker=worker["id"], failures="[]")
+    tx.run("forget_launches", worker=worker["id"])
 
 
 def _so_far(tx: Tx, worker: str) -> list[Failure]:

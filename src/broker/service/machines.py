@@ -129,8 +129,8 @@ def _jobs_on_devices(tx: Tx) -> dict[str, list[str]]:
 
 def troubles(tx: Tx, worker: str, uuids: Collection[str]) -> list[str]:
     """What is wrong with these devices of a worker, a sentence for each, as its worker said last."""
-    row = tx.one("facts_of_worker", worker=worker)
-    known = {gpu.uuid: gpu for gpu in (_facts(row["json"]).gpus if row is not None else ())}
+    facts = facts_of(tx, worker)
+    known = {gpu.uuid: gpu for gpu in facts.gpus} if facts is not None else {}
     found = []
     for uuid in uuids:
         gpu = known.get(uuid)

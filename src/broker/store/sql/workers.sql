@@ -38,6 +38,10 @@ UPDATE workers SET duty = :duty, duty_why = :why WHERE id = :worker;
 -- Starts that failed here since the last that did not.
 UPDATE workers SET launch_failures = :failures WHERE id = :worker;
 
+-- name: forget_launches
+-- A start succeeded. Asked with every one of them: it writes nothing where nothing has failed.
+UPDATE workers SET launch_failures = '[]' WHERE id = :worker AND launch_failures <> '[]';
+
 -- name: give_tags
 -- Tags besides those that it registers with.
 UPDATE workers SET given_tags = :tags WHERE id = :worker;
