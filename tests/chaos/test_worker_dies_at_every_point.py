@@ -40,7 +40,8 @@ async def test_a_worker_that_is_killed_there_loses_nothing_and_doubles_nothing(f
         await keeper.start("w1")
         async with keeper.watching():
             talker, endless = await a_bit_of_everything(ledger, client)
-            await eventually(lambda: ledger.started(talker), within_s=30)
+            # What is cancelled before it runs is over at once, and no stop of it is ever heard.
+            await eventually(lambda: ledger.started(talker) and ledger.started(endless), within_s=30)
             await ledger.cancel(client, endless)
             if point == "leaving":
                 fleet.workers["w1"].terminate()
