@@ -43,13 +43,13 @@ FOR_WORKERS = "spoken by workers, not by people or agents"
 async def job_events(
     broker: The,
     since: Annotated[int, Query(ge=0, le=MOST_ID, description="next_cursor of the call before.")] = 0,
-    type: Annotated[EventTypeName | None, Query(description="Only this type, as job_failed or worker_lost.")] = None,  # noqa: A002 - the event's own word
+    type: Annotated[EventTypeName | None, Query(description="As job_failed.")] = None,  # noqa: A002 - the event's own word
     job: Annotated[int | None, Query(ge=1, le=MOST_ID)] = None,
     project: Annotated[Name | None, Query()] = None,
     worker: Annotated[Name | None, Query()] = None,
     actor: Annotated[str | None, Query(max_length=200)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    last: Annotated[int | None, Query(ge=1, le=MOST_ID, description="Look at the last so many events only.")] = None,
+    last: Annotated[int | None, Query(ge=1, le=MOST_ID, description="The last so many only.")] = None,
 ) -> EventList:
     """What happened and why, in order: every change of jobs and workers."""
     if last is not None:

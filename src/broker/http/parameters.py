@@ -15,9 +15,9 @@ from broker.wire.workers import Uuid
 Id = Annotated[int, Path(ge=1, le=MOST_ID)]
 Attempt = Annotated[int, Path(ge=1, le=MOST_ID)]
 WorkerId = Annotated[Uuid, Path(description="Id of the worker, from its state directory.")]
-WorkerName = Annotated[Name, Path(description="Name of a worker, or its id.")]
+WorkerName = Annotated[Name, Path(description="Name or id.")]
 Who = Annotated[Caller, Depends(caller)]
-OptionalAttempt = Annotated[int | None, Query(ge=1, le=MOST_ID, description="Which delivery; default: the newest.")]
+OptionalAttempt = Annotated[int | None, Query(ge=1, le=MOST_ID, description="Which delivery; default: newest.")]
 MOST_OFFSET = MOST_ID
 
 

@@ -111,7 +111,7 @@ class Conditions(Frozen):
     max_wall_s: Limit | None = Field(default=None, description="Fails when it runs longer; none: no limit.")
     idle_timeout_s: Limit | None = Field(default=None, description="Fails when silent for so long.")
     first_output_timeout_s: Limit | None = None
-    gpu_idle_timeout_s: Limit | None = Field(default=None, description="Fails when its GPUs are idle for so long.")
+    gpu_idle_timeout_s: Limit | None = Field(default=None, description="GPUs unused for so long: it fails.")
     scheduling_timeout_s: Limit | None = Field(default=None, description="Gives up the queue after so long.")
     preemptible: bool = Field(default=False, json_schema_extra=_either)
     on_preempt: OnPreempt = Field(default=OnPreempt.STOP, description="When preempted.")
@@ -354,8 +354,8 @@ class CancelRequest(Frozen):
     """Which jobs to cancel: ids, an array, or a filter."""
 
     job: list[int] | None = Field(default=None, max_length=1000)
-    array: int | None = Field(default=None, description="All members of this array.")
-    project: Name | None = Field(default=None, description="All jobs of this project that have not ended.")
+    array: int | None = Field(default=None, description="All its members.")
+    project: Name | None = Field(default=None, description="All its jobs that have not ended.")
     state: Literal["queued", "assigned", "running"] | None = Field(default=None, description="Only jobs in this state.")
     reason: Annotated[Text, StringConstraints(max_length=500)] | None = None
     force: bool = Field(

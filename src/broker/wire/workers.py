@@ -275,9 +275,7 @@ class WorkerUpdate(Frozen):
     cordon: bool = Field(default=False, description="Give it no new work.")
     drain: bool = Field(default=False, description="Cordon; event worker_drained when its last job ended.")
     resume: bool = Field(default=False, description="Give it work again.")
-    tags: list[Name] | None = Field(
-        default=None, max_length=256, description="Tags besides those it registers with; replaces earlier ones."
-    )
+    tags: list[Name] | None = Field(default=None, max_length=256, description="Besides its own; replaces earlier ones.")
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> WorkerUpdate:
