@@ -55,6 +55,7 @@ class BrokerHost:
         self._chance = chance
         self._loop, self._settings, self._network, self._app = loop, settings, network, app
         self._leave = asyncio.Event()
+        self._leaving = self._again = False
         self.starts = 0
         self.gaps = 0
         self._listened_s = 0.0
@@ -75,8 +76,13 @@ class BrokerHost:
         self.gaps += 1
 
     def start(self) -> None:
-        if self.process is not None or not self.powered:
+        """Now, or once it has ended, if it was told to: one that is frozen has not heard it yet."""
+        if self.process is not None:
+            self._again = self._leaving
             return
+        if not self.powered:
+            return
+        self._leaving = self._again = False
         self.starts += 1
         self.process = Process(self._loop, f"broker/{self.starts}", self.machine)
         self._since = self._loop.time()
@@ -100,9 +106,12 @@ class BrokerHost:
             broker.wake.close()
             await asyncio.sleep(1.0)  # what is in flight is answered
         self._over(process, silently=False)
+        if self._again:
+            self.start()
 
     def stop(self) -> None:
         if self.process is not None and self.process.alive:
+            self._leaving = True
             self.process.call_soon(self._leave.set)
 
     def kill(self, *, silently: bool = False) -> None:
