@@ -87,6 +87,7 @@ async def _work(settings: WorkerSettings, url: str, token: str | None, home: Hom
         platform=here.platform,
         resources=_resources(settings.worker_resources),
         supervision=shims.supervision,
+        checkpoint_root=str(settings.checkpoint_root.expanduser().absolute()) if settings.checkpoint_root else None,
     )
     log.info(
         "worker", id=home.worker_id, name=registration.name, epoch=home.epoch, broker=url, slots=registration.slots

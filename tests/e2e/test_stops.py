@@ -251,6 +251,23 @@ async def test_a_preempted_job_that_wants_to_goes_on_from_its_checkpoint(patient
         assert first.started_at < got.started_at  # it made room
 
 
+@pytest.mark.guarantee("G40")
+async def test_a_preempted_job_goes_back_to_the_worker_that_has_its_checkpoint(patient: Fleet) -> None:
+    script, mark = patient.directory / "resumes.py", patient.directory / "mark"
+    script.write_text(RESUMES)
+    await patient.start_broker()
+    await patient.start_worker("w1")
+    async with patient.client() as client:
+        fields = {"preemptible": True, "on_preempt": "requeue", "checkpoint_grace_s": 60}
+        job = await submit(client, f"exec python3 -I {script} {mark}", **fields)
+        await started(client, job, Path(f"{mark}0"))
+        await patient.start_worker("w2")  # its poll is parked, and comes first
+        await client.job_preempt(job)
+
+        assert (await ended(client, job)).worker == "w1"
+        assert await output_of(client, job, attempt=2) == b"restarts 1 saved True\n"
+
+
 @pytest.mark.trial("B92", "B102")
 @pytest.mark.guarantee("G13")
 async def test_a_process_that_cannot_be_killed_is_told_on_every_surface_and_keeps_its_slot(patient: Fleet) -> None:

@@ -394,8 +394,7 @@ async def test_a_late_expiry_does_not_touch_what_changed_between_its_read_and_it
                 await worker.report()
             case _:
                 await worker.finish(delivery, Outcome.LOST)
-                other = await bench.registered("w2")
-                await other.running()
+                await worker.running()
 
     object.__setattr__(bench.broker, "store", _Between(bench.broker.store, between))
     await sweeps.expire_leases(bench.broker)

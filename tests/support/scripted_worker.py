@@ -63,6 +63,7 @@ class ScriptedWorker:
     held: dict[tuple[int, int], Held] = field(default_factory=dict)
     platform: str | None = None
     resources: dict[str, int] | None = None
+    checkpoint_root: str | None = None
 
     async def register(self) -> Registered:
         said = Registration(
@@ -76,6 +77,7 @@ class ScriptedWorker:
             tags=list(self.tags),
             platform=self.platform,
             resources=self.resources,
+            checkpoint_root=self.checkpoint_root,
         )
         return await self.client.register(self.id, said)
 

@@ -126,6 +126,7 @@ KNOWN: Mapping[str, _Known] = {
     "reservation": _Known(
         2, _always("wait: that job comes first; a max_wall_s that ends before it starts lets this one pass")
     ),
+    "preferred_worker": _Known(2, _always("wait: {worker} takes it when that worker has not for a while")),
     "closed": _Known(3, _closed),
     "offline": _Known(5, _always("bring {worker} back: start its worker again")),
     "gpus_unusable": _Known(6, _always("mend the devices of {worker}: job workers says what is wrong")),

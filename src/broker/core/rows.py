@@ -71,6 +71,8 @@ class JobRow(NamedTuple):
     leased: bool = False  # it stands for a lease
     gpus: int = 0  # how many it asks for
     quota_token: str | None = None  # who submitted it, where that token has a quota
+    prefers: str | None = None  # queued, and left to this worker
+    prefers_until: int | None = None  # for so long
 
 
 class AssignmentRow(NamedTuple):

@@ -267,6 +267,7 @@ class Facts:
     final_index_size: int | None = None
     dropped: int = 0
     gone: bool = False
+    prefers_until: int | None = None  # how long its worker, which is there, is left what it had started
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +422,7 @@ def _job_after(job: JobRow, assignment: AssignmentRow | None, cause: Cause, rule
     return job._replace(
         version=job.version + 1,
         state=rule.job_to or job.state,
-        **_job_changes(job, assignment, cause, facts),
+        **{"prefers": None, "prefers_until": None, **_job_changes(job, assignment, cause, facts)},
     )
 
 
@@ -454,17 +455,14 @@ def _job_changes(job: JobRow, assignment: AssignmentRow | None, cause: Cause, fa
             return _queued(facts) | {"cascaded_by": None, "blocked": facts.blocked, "schedule_until": ready}
         case Cause.LATE_NEVER_EXECUTED:
             return _queued(facts) | {"losses": max(0, job.losses - 1)}
-        case (
-            Cause.REFUSE
-            | Cause.PENDING_EXPIRED
-            | Cause.NEVER_EXECUTED
-            | Cause.PREEMPT_REQUEUED
-            | Cause.LOST_PREEMPT_REQUEUED
-        ):
+        case Cause.REFUSE | Cause.PENDING_EXPIRED | Cause.NEVER_EXECUTED:
             return _queued(facts)
+        case Cause.PREEMPT_REQUEUED | Cause.LOST_PREEMPT_REQUEUED:
+            return _queued(facts) | _preferring(assignment, facts)
         case Cause.LOST_REQUEUED:
             assert assignment is not None
-            return _queued(facts) | {"losses": job.losses + 1, "lost_assignment": assignment.id}
+            lost = {"losses": job.losses + 1, "lost_assignment": assignment.id}
+            return _queued(facts) | lost | _preferring(assignment, facts)
         case Cause.LOST_ORPHANED:
             assert assignment is not None
             ended = _ended(job, assignment, facts)
@@ -488,6 +486,13 @@ def _queued(facts: Facts) -> dict[str, Any]:
         "reason": facts.reason,
         "lost_assignment": None,
     }
+
+
+def _preferring(assignment: AssignmentRow | None, facts: Facts) -> dict[str, Any]:
+    """Its checkpoints are where it ran."""
+    if facts.prefers_until is None or assignment is None or assignment.started_at is None:
+        return {}
+    return {"prefers": assignment.worker, "prefers_until": facts.prefers_until}
 
 
 def _ended(job: JobRow, assignment: AssignmentRow | None, facts: Facts) -> dict[str, Any]:

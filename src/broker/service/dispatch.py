@@ -102,7 +102,7 @@ def claim(
         return number, []
     turn = turn if turn is not None else Turn(tx, broker, shapes)
     room = _Room(tx, worker)
-    queue = _Queue(tx, broker, worker["id"], room, shapes, turn)
+    queue = _Queue(tx, broker, worker, room, shapes, turn)
     deliveries: list[Delivery] = []
     while len(deliveries) < most:
         best = queue.next()
@@ -262,8 +262,10 @@ class _Room:
 class _Queue:
     """The heads of shapes that may have their turn on one worker."""
 
-    def __init__(self, tx: Tx, broker: Broker, worker: str, room: _Room, shapes: Ready, turn: Turn) -> None:
-        self._tx, self._broker, self._worker, self._room, self._turn = tx, broker, worker, room, turn
+    def __init__(self, tx: Tx, broker: Broker, worker: Row, room: _Room, shapes: Ready, turn: Turn) -> None:
+        self._tx, self._broker, self._room, self._turn = tx, broker, room, turn
+        self._worker: str = worker["id"]
+        self._is_preferred = bool(worker["preferred"])
         self._heads: dict[int, Head] = {}
         self._others: list[Head] | None = None
         self._look([(id_, shape) for id_, shape in shapes if room.takes(shape)])
@@ -293,6 +295,19 @@ class _Queue:
     def _look(self, shapes: Ready) -> None:
         heads = heads_of(self._tx, shapes, self._worker, self._broker.listening.now_ms())
         self._heads.update((head.shape, head) for head in heads)
+        if self._is_preferred:
+            self._look_at_preferring(dict(shapes))
+
+    def _look_at_preferring(self, wanted: dict[int, Shape]) -> None:
+        """What is left to this worker stands in no line: it is before the head of its shape, or it is not."""
+        rows = self._tx.all("heads_preferring", worker=self._worker, listened=self._broker.listening.now_ms())
+        for row in rows:
+            if row["shape"] not in wanted:
+                continue
+            head = Head(row["shape"], row["id"], row["priority"], wanted[row["shape"]])
+            other = self._heads.get(head.shape)
+            if other is None or (-head.priority, head.job) < (-other.priority, other.job):
+                self._heads[head.shape] = head
 
     def _ahead_of(self, best: Head) -> list[Head]:
         """Those that this worker could run, and has no room for now, if they are before it in rank, or if room is kept for

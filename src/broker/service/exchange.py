@@ -26,7 +26,7 @@ from broker.service.context import Broker, Caller
 from broker.service.registration import admit_name, known_worker, speaks_for
 from broker.service.rows import assignment_row, job_row, read_job
 from broker.service.stops import request_stop
-from broker.service.transition import apply, decide, say, worker_event
+from broker.service.transition import apply, decide, event, say, worker_event
 from broker.service.wake import JobChanged, Parked, RoomFree
 from broker.service.workers import settle_drain
 from broker.store.contract import Tx
@@ -213,7 +213,7 @@ class _Exchange:
         self._is_back = False
         self._rows = _Rows(tx, worker_id)
         self._listened = broker.listening.now_ms()  # one instant for all of one exchange
-        self._facts = partial(Facts, tx.now_ms, self._listened)
+        self._facts = partial(Facts, tx.now_ms, self._listened, prefers_until=self._prefers_until())
 
     def listen(self, transitions: Sequence[Transition]) -> None:
         """Transitions first, then the list (only if it is newer than the last one used), then what is absent."""
@@ -526,7 +526,32 @@ class _Exchange:
 
     def _apply_start(self, entry: _Entry) -> _Entry:
         launches.succeeded(self.tx, self.worker)
+        if entry.job.restarts:
+            self._tell_left_behind(entry.assignment)
         return self._apply(entry, Cause.START, self._facts(wall_until=self._wall_until(entry.job)))
+
+    def _tell_left_behind(self, now: AssignmentRow) -> None:
+        """Its last process ran on another worker, and where that kept its checkpoints this one can't see."""
+        last = self.tx.one("started_before", job=now.job, attempt=now.attempt)
+        if last is None or last["worker"] == self.worker["id"] or self._shares_checkpoints(last["checkpoint_root"]):
+            return
+        event(
+            self.tx,
+            EventType.CHECKPOINT_LEFT_BEHIND,
+            job=now.job,
+            attempt=now.attempt,
+            worker=self.worker["name"],
+            data={"left_on": last["worker_name"], "checkpoints": last["checkpoints"]},
+        )
+
+    def _shares_checkpoints(self, root: str | None) -> bool:
+        return root is not None and root == self.worker["checkpoint_root"]
+
+    def _prefers_until(self) -> int | None:
+        """How long this worker is left what it had started and is queued again: it has the checkpoints."""
+        takes_work = self.worker["duty"] == Duty.SERVING and self.worker["accepts"]
+        prefer_ms = int(self.broker.settings.prefer_s * 1000)
+        return self._listened + prefer_ms if takes_work and prefer_ms else None
 
     def _wall_until(self, job: JobRow) -> int | None:
         """Until when its own supervisor should have stopped a job that starts now."""

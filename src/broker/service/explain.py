@@ -99,6 +99,9 @@ def prospect(
     why = (waits.of_job(row) if row is not None else None) or waits.reason(shape, directory)
     mine = row["id"] if row is not None else None
     kept = {one.worker: one.for_others for one in waits.kept() if one.job != mine}
+    if row is not None and row["prefers"] is not None:
+        first = waits.name_of(row["prefers"])
+        kept |= {machine.name: why for machine in machines if machine.name != first}
     found = verdicts(shape, machines, refused, kept)
     outlook = Outlook(tx, everybody, projects)
     return Prospect(

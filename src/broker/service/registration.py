@@ -48,6 +48,7 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
             tags=json.dumps(sorted(set(said.tags))),
             resources=json.dumps(said.resources or {}),
             supervision=json.dumps(said.supervision),
+            checkpoint_root=said.checkpoint_root,
             now=tx.now_ms,
             lease_until=broker.listening.now_ms() + broker.lease_ms,
         )

@@ -65,6 +65,8 @@ def job_row(row: Row) -> JobRow:
         leased=row["lease_ttl_ms"] is not None,
         gpus=row["gpus"],
         quota_token=row["quota_token"],
+        prefers=row["prefers"],
+        prefers_until=row["prefers_until"],
     )
 
 

@@ -18,7 +18,7 @@ from broker.service import leases, machines, making_room, reservations, retentio
 from broker.service.context import Broker
 from broker.service.rows import read_assignment, read_job
 from broker.service.stops import request_stop
-from broker.service.transition import LostSwap, apply, event, worker_event
+from broker.service.transition import LostSwap, apply, event, prefer_nobody, worker_event
 from broker.service.wake import ListVoid
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType
@@ -182,6 +182,24 @@ async def tell_idle_leases(broker: Broker) -> None:
     await _each(broker, due, partial(leases.tell_idle, idle_s=idle_s))
 
 
+async def end_preferences(broker: Broker) -> None:
+    """Jobs that were left to the worker where they ran, for long enough, or in vain."""
+    listened = broker.listening.now_ms()
+    await _all(
+        broker,
+        lambda tx: tx.all("preferences_over", listened=listened, limit=BATCH),
+        _end_preference,
+    )
+
+
+def _end_preference(id_: int, tx: Tx) -> bool:
+    job = read_job(tx, id_)
+    if job is None or job.prefers is None:
+        return False
+    prefer_nobody(tx, job)
+    return True
+
+
 async def look_at_held(broker: Broker) -> None:
     """What a quota of the day before held may start."""
     broker.wake.look_at_held()
@@ -201,6 +219,7 @@ SWEEPS = (
         every=lambda broker: max(broker.settings.sweep_s, broker.settings.lease_idle_s / 8),
         run=tell_idle_leases,
     ),
+    Sweep("preferences", every=lambda broker: broker.settings.sweep_s, run=end_preferences),
     Sweep("kept_room", every=lambda broker: max(60, broker.settings.sweep_s), run=reservations.give_up_old),
     Sweep("quotas", every=lambda broker: max(60, broker.settings.sweep_s), run=look_at_held),
     Sweep("room", every=lambda broker: broker.settings.sweep_s, run=making_room.make_room),

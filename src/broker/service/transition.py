@@ -153,7 +153,7 @@ def _block(tx: Tx, job: JobRow, blocked: int, listened: int) -> None:
     _expect_one(changed, job.id)
     if job.blocked == 0 < blocked:
         leave_line(tx, job.id)
-    if blocked == 0 < job.blocked:
+    if _is_ready(job._replace(blocked=blocked)) and job.blocked:
         join_line(tx, job.id, job.shape)
     tx.tell(JobChanged(job.id))
 
@@ -337,6 +337,8 @@ def _swap_job(tx: Tx, before: JobRow, after: JobRow) -> None:
         queued_at=after.queued_at,
         started_at=after.started_at,
         ended_at=after.ended_at,
+        prefers=after.prefers,
+        prefers_until=after.prefers_until,
     )
     _expect_one(changed, before.id)
 
@@ -347,7 +349,7 @@ def _expect_one(changed: int, job: int) -> None:
 
 
 def _is_ready(job: JobRow) -> bool:
-    return job.state is JobState.QUEUED and job.blocked == 0
+    return job.state is JobState.QUEUED and job.blocked == 0 and job.prefers is None
 
 
 def _count(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | None) -> None:
@@ -366,6 +368,8 @@ def _count(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | No
         leave_line(tx, before.id)
     if _is_ready(after):
         join_line(tx, after.id, after.shape)
+    if after.prefers is not None:
+        tx.tell(JobReady(after.shape))
     if before.state in OWNED and after.state not in OWNED and assignment is not None:
         tx.tell(RoomFree(assignment.worker))
 
@@ -381,6 +385,13 @@ def join_line(tx: Tx, job: int, shape: int) -> None:
     """This job is queued, and wants a worker."""
     tx.run("join_line", job=job)
     tx.tell(JobReady(shape))
+
+
+def prefer_nobody(tx: Tx, job: JobRow) -> None:
+    """A queued job was left to one worker for long enough: it is anybody's."""
+    _expect_one(tx.run("prefer_nobody", id=job.id, expected=job.version), job.id)
+    if job.blocked == 0:
+        join_line(tx, job.id, job.shape)
 
 
 def leave_line(tx: Tx, job: int) -> None:

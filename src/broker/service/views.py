@@ -106,6 +106,8 @@ class Waiting:
         if row["blocked"]:
             parent = self._tx.one("open_parent", child=row["id"])
             return waits_for(Parent(parent["id"], JobState(parent["state"]))) if parent is not None else None
+        if row["prefers"] is not None:
+            return _left_to(self.name_of(row["prefers"]))
         if row["shape"] not in self._shapes:
             key = self._tx.one("shape_key", shape=row["shape"])
             assert key is not None, "jobs refer to their shape"
@@ -118,6 +120,11 @@ class Waiting:
             return found
         return found.model_copy(update={"message": f"{found.message}; {mine[0].for_itself}"})
 
+    def name_of(self, worker: str) -> str:
+        """Of a worker's id, which stands for itself when nobody has it any more."""
+        row = self._tx.one("worker", worker=worker)
+        return str(row["name"]) if row is not None else worker
+
     def _reason(self, shape: Shape, place: str) -> Reason:
         if self._machines is None:
             self._machines = machines(self._tx)
@@ -127,6 +134,10 @@ class Waiting:
         ]
         found = waiting(shape, self._machines, refused, {kept.worker: kept.for_others for kept in self.kept()})
         return found if found.code in WORTH_SAYING_AT_SUBMIT else self._quotas.holds(shape) or found
+
+
+def _left_to(worker: str) -> Reason:
+    return Reason(code="preferred_worker", message=f"for a while it is left to {worker}, where it ran before")
 
 
 class Fits:

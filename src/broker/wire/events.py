@@ -53,6 +53,10 @@ class EventType(StrEnum):
     ASSIGNMENT_ACKED = "assignment_acked", "The worker has the assignment and may execute it."
     ASSIGNMENT_EXPIRED = "assignment_expired", "The lease ran out, or the worker came back without it."
     ASSIGNMENT_REFUSED = "assignment_refused", "The worker said no before executing; the data say why."
+    CHECKPOINT_LEFT_BEHIND = (
+        "checkpoint_left_behind",
+        "It starts on another worker than before, which does not share its directory of checkpoints.",
+    )
     CHECKPOINT_COMPLETE = "checkpoint_complete", "The job said on its output that a checkpoint is safe."
     WATCHDOG_FIRED = "watchdog_fired", "A process tree does not end though it was killed; the data name what is left."
     WORKER_REGISTERED = "worker_registered", "A worker process announced itself; a new epoch."

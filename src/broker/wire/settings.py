@@ -89,6 +89,12 @@ class BrokerSettings(Settings):
     max_losses: int = Field(
         default=3, ge=1, le=1000, description="A job that lost its worker this often is not queued again."
     )
+    prefer_s: float = Field(
+        default=30,
+        ge=0,
+        le=86_400,
+        description="A job that is queued again is left to the worker where it ran for so long, while that is there. 0: never.",
+    )
     max_launch_failures: int = Field(
         default=5,
         ge=0,

@@ -44,6 +44,10 @@ class Registration(Frozen):
         default=None, max_length=64, description="What it has a number of besides, as its settings say."
     )
     facts: Facts | None = Field(default=None, description="What the machine has, as far as that is known already.")
+    checkpoint_root: Text | None = Field(
+        default=None,
+        description="Where its settings have checkpoint directories kept: workers that say the same share it.",
+    )
 
 
 class Registered(Frozen):

@@ -18,7 +18,7 @@ SELECT * FROM assignments WHERE worker = :worker AND reserved = 1;
 -- The jobs of the same.
 SELECT id, version, state, project, shape, policy, grace_s, preemptible, on_preempt, max_wall_s, scheduling_timeout_s,
   schedule_until, attempt, assignment, losses, restarts, lost_assignment, blocked, dependency_policy, cascaded_by,
-  exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at, lease_ttl_ms, gpus, quota_token
+  exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at, lease_ttl_ms, gpus, quota_token, prefers, prefers_until
 FROM jobs WHERE id IN (SELECT job FROM assignments WHERE worker = :worker AND reserved = 1);
 
 -- name: add_assignment
@@ -54,6 +54,14 @@ WHERE reserved = 1 AND given IS NOT NULL;
 -- The holder was heard: its lease starts again.
 UPDATE assignments SET lease_until = :lease_until
 WHERE id = :id AND token = :token AND state IN ('acked', 'started');
+
+-- name: started_before
+-- Where the last process of a job ran before this delivery, and how often that said that a checkpoint is safe.
+SELECT a.worker, a.worker_name, a.checkpoints, workers.checkpoint_root
+FROM assignments AS a LEFT JOIN workers ON workers.id = a.worker
+WHERE a.job = :job AND a.attempt < :attempt AND a.started_at IS NOT NULL
+ORDER BY a.attempt DESC
+LIMIT 1;
 
 -- name: redeliver
 -- A pending assignment goes out again, in a newer answer.

@@ -21,17 +21,28 @@ INSERT INTO shapes (key) VALUES (:key) RETURNING id;
 SELECT key FROM shapes WHERE id = :shape;
 
 -- name: ready_shapes
--- Requirements with queued jobs: all that dispatch has to look at, found line by line, without the other shapes.
+-- Requirements with queued jobs: all that dispatch has to look at, found line by line, without the other shapes; and
+-- those of jobs that are left to one worker.
 WITH RECURSIVE ready (shape) AS (
   SELECT min(shape) FROM lines
   UNION ALL
   SELECT (SELECT min(lines.shape) FROM lines WHERE lines.shape > ready.shape) FROM ready WHERE ready.shape IS NOT NULL
 )
-SELECT shapes.id, shapes.key FROM ready JOIN shapes ON shapes.id = ready.shape;
+SELECT shapes.id, shapes.key FROM (
+  SELECT shape FROM ready
+  UNION
+  SELECT shape FROM jobs INDEXED BY jobs_preferring WHERE prefers IS NOT NULL AND blocked = 0
+) AS wanted JOIN shapes ON shapes.id = wanted.shape;
 
 -- name: ready_shape
 -- The same of one shape: its requirements, if it has queued jobs.
-SELECT id, key FROM shapes WHERE id = :shape AND EXISTS (SELECT 1 FROM lines WHERE lines.shape = shapes.id);
+SELECT id, key FROM shapes
+WHERE id = :shape AND (
+  EXISTS (SELECT 1 FROM lines WHERE lines.shape = shapes.id)
+  OR EXISTS (
+    SELECT 1 FROM jobs INDEXED BY jobs_preferring WHERE prefers IS NOT NULL AND jobs.shape = shapes.id AND blocked = 0
+  )
+);
 
 -- name: join_line
 -- A queued job stands in the line of its shape and place: at its head, if it comes before who stands there.
@@ -45,6 +56,7 @@ WHERE excluded.priority > lines.priority OR (excluded.priority = lines.priority 
 UPDATE lines SET (priority, head) = (
   SELECT jobs.priority, jobs.id FROM jobs
   WHERE jobs.shape = lines.shape AND jobs.place = lines.place AND jobs.state = 'queued' AND jobs.blocked = 0
+    AND jobs.prefers IS NULL
   ORDER BY jobs.priority DESC, jobs.id
   LIMIT 1
 )
@@ -56,6 +68,7 @@ RETURNING shape, place, head;
 UPDATE lines SET (priority, head) = (
   SELECT jobs.priority, jobs.id FROM jobs
   WHERE jobs.shape = lines.shape AND jobs.place = lines.place AND jobs.state = 'queued' AND jobs.blocked = 0
+    AND jobs.prefers IS NULL
     AND (jobs.priority < lines.priority OR (jobs.priority = lines.priority AND jobs.id > lines.head))
   ORDER BY jobs.priority DESC, jobs.id
   LIMIT 1
@@ -164,7 +177,7 @@ UPDATE jobs SET array_id = id, array_index = 0 WHERE id = :id;
 -- The lifecycle truth of one job.
 SELECT id, version, state, project, shape, policy, grace_s, preemptible, on_preempt, max_wall_s, scheduling_timeout_s,
   schedule_until, attempt, assignment, losses, restarts, lost_assignment, blocked, dependency_policy, cascaded_by,
-  exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at, lease_ttl_ms, gpus, quota_token
+  exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at, lease_ttl_ms, gpus, quota_token, prefers, prefers_until
 FROM jobs WHERE id = :job;
 
 -- name: swap_job
@@ -173,7 +186,8 @@ UPDATE jobs SET
   version = :version, state = :state, attempt = :attempt, assignment = :assignment, losses = :losses,
   restarts = :restarts, lost_assignment = :lost_assignment, blocked = :blocked,
   scheduling_timeout_s = :scheduling_timeout_s, schedule_until = :schedule_until,
-  cascaded_by = :cascaded_by, exit_code = :exit_code, reason_code = :reason_code, reason = :reason, queued_at = :queued_at, started_at = :started_at, ended_at = :ended_at
+  cascaded_by = :cascaded_by, exit_code = :exit_code, reason_code = :reason_code, reason = :reason, queued_at = :queued_at, started_at = :started_at,
+  ended_at = :ended_at, prefers = :prefers, prefers_until = :prefers_until
 WHERE id = :id AND version = :expected AND state = :expected_state;
 
 -- name: touch_job
@@ -199,6 +213,34 @@ WITH heads (head) AS (
 )
 SELECT lines.shape, lines.head AS id, lines.priority FROM heads CROSS JOIN lines ON lines.head = heads.head;
 
+-- name: heads_preferring
+-- The jobs that are left to this worker, and whose place it did not refuse.
+SELECT shape, id, priority FROM jobs INDEXED BY jobs_preferring
+WHERE prefers = :worker AND blocked = 0
+  AND NOT EXISTS (
+    SELECT 1 FROM refusals
+    WHERE refusals.worker = :worker AND refusals.place IN (jobs.place, '#' || jobs.shape)
+      AND refusals.expires_at > :listened
+  )
+ORDER BY shape, priority DESC, id;
+
+-- name: preferences_over
+-- Jobs that are left to a worker no longer: it took too long, or it is not there, or is given no new work.
+SELECT jobs.id FROM jobs INDEXED BY jobs_preferring
+WHERE prefers IS NOT NULL AND (
+  prefers_until <= :listened
+  OR NOT EXISTS (
+    SELECT 1 FROM workers WHERE workers.id = jobs.prefers AND online = 1 AND duty = 'serving' AND accepts = 1
+  )
+)
+ORDER BY jobs.id
+LIMIT :limit;
+
+-- name: prefer_nobody
+-- A queued job is anybody's.
+UPDATE jobs SET prefers = NULL, prefers_until = NULL, version = version + 1
+WHERE id = :id AND version = :expected AND prefers IS NOT NULL;
+
 -- name: jobs_ahead
 -- How many jobs of a shape have their turn before one of this priority and id; counting ends at `most`. Of each line
 -- from its head on: those behind are not walked past.
@@ -216,7 +258,7 @@ SELECT count(*) AS jobs FROM (
 -- name: job_view
 -- What anyone may see of one job.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
-  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
+  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked, jobs.prefers,
   jobs.logs_kept, jobs.lease_ttl_ms, jobs.priority, jobs.fingerprint, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
   a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given, a.worker AS worker_id
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
@@ -225,7 +267,7 @@ WHERE jobs.id = :job;
 -- name: job_views
 -- The same of several jobs, newest first; `ids` is a JSON list.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
-  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked,
+  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked, jobs.prefers,
   jobs.logs_kept, jobs.lease_ttl_ms, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
   a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given, a.worker AS worker_id
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment

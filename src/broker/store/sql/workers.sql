@@ -3,12 +3,15 @@
 SELECT * FROM workers WHERE id = :worker;
 
 -- name: claimant
--- One worker that may be given jobs: what is reserved on it, and whether it refused something for all jobs.
+-- One worker that may be given jobs: what is reserved on it, whether it refused something for all jobs, and whether
+-- any are left to it.
 SELECT workers.*, (
     SELECT coalesce(sum(a.cpus), 0) FROM assignments AS a WHERE a.worker = workers.id AND a.reserved = 1
   ) AS used, EXISTS (
     SELECT 1 FROM refusals AS r WHERE r.worker = workers.id AND r.place = '*' AND r.expires_at > :listened
-  ) AS refused
+  ) AS refused, EXISTS (
+    SELECT 1 FROM jobs INDEXED BY jobs_preferring WHERE jobs.prefers = workers.id AND jobs.blocked = 0
+  ) AS preferred
 FROM workers WHERE id = :worker;
 
 -- name: online_workers
@@ -87,17 +90,18 @@ SELECT id FROM workers WHERE name = :name AND online = 1;
 -- name: register_worker
 -- A worker process announces itself: a new epoch, with nothing said in it yet.
 INSERT INTO workers (
-  id, name, online, epoch, machine, host, version, protocol, platform, slots, tags, resources, supervision, registered_at,
-  last_seen_at, lease_until
+  id, name, online, epoch, machine, host, version, protocol, platform, slots, tags, resources, supervision,
+  checkpoint_root, registered_at, last_seen_at, lease_until
 )
 VALUES (
-  :id, :name, 1, :epoch, :machine, :host, :version, :protocol, :platform, :slots, :tags, :resources, :supervision, :now, :now,
-  :lease_until
+  :id, :name, 1, :epoch, :machine, :host, :version, :protocol, :platform, :slots, :tags, :resources, :supervision,
+  :checkpoint_root, :now, :now, :lease_until
 )
 ON CONFLICT (id) DO UPDATE SET
   name = excluded.name, online = 1, epoch = excluded.epoch, machine = excluded.machine, host = excluded.host,
   version = excluded.version, protocol = excluded.protocol, platform = excluded.platform, slots = excluded.slots, tags = excluded.tags,
-  resources = excluded.resources, supervision = excluded.supervision, last_seen_at = excluded.last_seen_at, lease_until = excluded.lease_until,
+  resources = excluded.resources, supervision = excluded.supervision, checkpoint_root = excluded.checkpoint_root,
+  last_seen_at = excluded.last_seen_at, lease_until = excluded.lease_until,
   seq = 0, seen = 0, recovered = 0, answers = 0, strangers = 0, accepts = 1
 WHERE workers.epoch < excluded.epoch;
 
