@@ -225,7 +225,11 @@ class Oracle:
             self.wrong(4, f"job {job} has {len(live)} live assignments")
         if (state in ("assigned", "running")) != bool(live):
             self.wrong(2, f"job {job} is {state} with {[row[1] for row in rows]}")
-        if not connection.execute("SELECT 1 FROM events WHERE job = ? AND type = 'job_submitted'", (job,)).fetchone():
+        if not connection.execute(
+            "SELECT 1 FROM jobs JOIN events ON events.job = coalesce(jobs.array_id, jobs.id) "
+            "WHERE jobs.id = ? AND type IN ('job_submitted', 'array_submitted')",
+            (job,),
+        ).fetchone():
             self.wrong(7, f"job {job} is in the tables, and no event says so")
         if state == JobState.QUEUED:
             open_parents = 0

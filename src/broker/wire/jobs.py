@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost
+from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost, SweepMode
 
 MOST_ID = 1 << 53  # larger integers don't survive JSON
 MAX_COUNT = 10_000
@@ -73,6 +73,14 @@ def _either(schema: dict[str, Any]) -> None:
     del schema["default"]
 
 
+Axis = Annotated[
+    list[bool | int | float | Text],
+    Field(min_length=1, max_length=MAX_COUNT),
+    WithJsonSchema({"type": "array", "items": {}}),
+]
+"""The values of one axis of a sweep."""
+
+JobIds = Annotated[list[Annotated[int, Field(ge=1, le=MOST_ID)]], Field(max_length=1000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000), WithJsonSchema({"type": "integer"})]
 Gibibytes = Annotated[float, Field(gt=0, le=1 << 20), WithJsonSchema({"type": "number"})]
 
@@ -127,14 +135,21 @@ class JobSpec(Conditions, Program):
     arch: Name | None = None
     os: Literal["linux", "macos"] | None = None
     worker: Name | None = Field(default=None, description="Run on this worker only.")
-    depends_on: list[Annotated[int, Field(ge=1, le=MOST_ID)]] | None = Field(
-        default=None, description="Start after these jobs.", max_length=1000
-    )
+    depends_on: JobIds | None = Field(default=None, description="Start after these jobs.")
+    depends_on_array: JobIds | None = Field(default=None, description="After all members of these.")
+    depends_on_each: JobIds | None = Field(default=None, description="Each member after that of the same index.")
     dependency_policy: DependencyPolicy = Field(
         default=DependencyPolicy.SUCCESS, description="Ends that let it start; others cancel."
     )
-    count: int | None = Field(
-        default=None, ge=1, le=MAX_COUNT, description="An array: JOBD_ARRAY_INDEX tells them apart."
+    count: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="An array; {i} is replaced by the index.")
+    sweep: dict[EnvName, Axis] | None = Field(
+        default=None, description="Lists of values; {name} is replaced.", min_length=1, max_length=64
+    )
+    sweep_mode: SweepMode | None = Field(default=None, description="Default grid; random draws count.")
+    sweep_seed: int | None = Field(default=None, ge=0, le=MOST_ID)
+    max_parallel: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="Members that run at once.")
+    max_failures: int | None = Field(
+        default=None, ge=1, le=MAX_COUNT, description="So many failed: waiting members are cancelled."
     )
 
     @model_validator(mode="after")
@@ -226,6 +241,10 @@ class Job(Frozen):
     command: str | None = Field(default=None, description="The command, cut to 200 characters.")
     array: int | None = None
     array_index: int | None = None
+    values: dict[str, Any] | None = Field(default=None, description="A member's of its sweep.")
+    count: int | None = Field(default=None, description="Of an array as a whole: its members.")
+    ids: str | None = None
+    counts: dict[str, int] | None = Field(default=None, description="Of an array: members per state.")
     worker: str | None = None
     gpus: list[str] | None = Field(default=None, description="The devices that it was given.")
     attempt: int | None = None
@@ -247,6 +266,7 @@ class Job(Frozen):
     )
     assignments: list[Assignment] | None = Field(default=None, description="detail=full: every delivery.")
     depends_on: list[int] | None = Field(default=None, description="detail=full: the jobs it waits for, or waited for.")
+    depends_on_array: list[int] | None = Field(default=None, description="detail=full: arrays likewise.")
     dependents: list[int] | None = Field(default=None, description="detail=full: the first 100 jobs that depend on it.")
 
 
@@ -298,6 +318,8 @@ class Preview(Frozen):
 
     valid: bool
     errors: list[SpecError] | None = None
+    count: int | None = Field(default=None, description="Members of the array.")
+    command: str | None = Field(default=None, description="Of its first member.")
     spec: dict[str, Any] | None = Field(default=None, description="The effective specification.")
     sources: dict[str, str] | None = Field(
         default=None, description="Where each of its values comes from: job, project, floor or default."
@@ -314,7 +336,7 @@ class Preview(Frozen):
 
 
 class Submitted(Frozen):
-    """A job, or with `count` an array whose ids are one block."""
+    """A job, or with `count` or `sweep` an array whose ids are one block."""
 
     id: int | None = None
     array: int | None = None
@@ -326,7 +348,8 @@ class Submitted(Frozen):
 
 
 class JobList(Frozen):
-    jobs: list[Job]
+    jobs: list[Job] = Field(description="An array is one entry, unless array or state is given.")
+    array: Job | None = Field(default=None, description="The array that was asked for, as a whole.")
     counts: dict[str, int] = Field(description="Jobs per state, of the same project and array.")
     total: int = Field(description="Jobs that match the filter.")
     next_cursor: str | None = None
@@ -346,6 +369,7 @@ class Ended(Frozen):
 class Waited(Frozen):
     done: bool
     jobs: list[Ended] = Field(description="Those that have ended.")
+    counts: dict[str, int] | None = Field(default=None, description="Of an array: members per state.")
     pending: list[int] | None = Field(default=None, description="Ids that have not ended, at most 100.")
     next: str | None = Field(default=None, description="What to call next, if not done.")
 

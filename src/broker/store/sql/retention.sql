@@ -65,6 +65,10 @@ WHERE logs_kept = 0 AND ended_at IS NOT NULL AND ended_at < :before AND (ended_a
     SELECT 1 FROM dependencies AS d JOIN jobs AS children ON children.id = d.child
     WHERE d.parent = jobs.id AND children.ended_at IS NULL
   )
+  AND NOT EXISTS (
+    SELECT 1 FROM array_dependencies AS d JOIN jobs AS children ON children.id = d.child
+    WHERE d.array = jobs.array_id AND children.ended_at IS NULL
+  )
 ORDER BY ended_at, id
 LIMIT :limit;
 
@@ -82,8 +86,12 @@ DELETE FROM dependencies WHERE child IN (SELECT value FROM json_each(:ids));
 SELECT max(seq) AS seq FROM events WHERE job IN (SELECT value FROM json_each(:ids));
 
 -- name: drop_events_of_jobs
--- Their story goes with them.
-DELETE FROM events WHERE job IN (SELECT value FROM json_each(:ids));
+-- Their story goes with them; that their array was submitted is the story of others too.
+DELETE FROM events WHERE job IN (SELECT value FROM json_each(:ids)) AND type <> 'array_submitted';
+
+-- name: drop_event_of_array
+-- Until none of it is left.
+DELETE FROM events WHERE job = :array AND type = 'array_submitted';
 
 -- name: drop_assignments
 -- And their history.
