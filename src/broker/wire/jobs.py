@@ -73,6 +73,12 @@ def _either(schema: dict[str, Any]) -> None:
     del schema["default"]
 
 
+def _some_axes(sweep: dict[str, Any]) -> dict[str, Any]:
+    if not sweep:
+        raise ValueError("names no axis")
+    return sweep
+
+
 Axis = Annotated[
     list[bool | int | float | Text],
     Field(min_length=1, max_length=MAX_COUNT),
@@ -94,35 +100,35 @@ class Frozen(BaseModel):
 class Program(Frozen):
     """What is run: every job's own."""
 
-    command: Text | None = Field(default=None, description="Shell text, run by bash -c. Give this or argv.")
-    argv: list[Text] | None = Field(default=None, description="Program and arguments, no shell.", max_length=4096)
-    cwd: Text | None = Field(default=None, description="Directory on the worker; default: scratch.")
-    env: dict[EnvName, Text] | None = Field(default=None, description="Added variables.", max_length=1024)
-    venv: Text | None = Field(default=None, description="Its bin comes first in PATH.")
+    command: Text | None = Field(default=None, description="For bash -c; or give argv.")
+    argv: list[Text] | None = Field(default=None, description="Without a shell.", max_length=4096)
+    cwd: Text | None = Field(default=None, description="On the worker; default: scratch.")
+    env: dict[EnvName, Text] | None = Field(default=None, max_length=1024)
+    venv: Text | None = None
     conda: Text | None = Field(default=None, description="Name or path.")
     name: Annotated[Text, StringConstraints(max_length=200)] | None = None
     labels: dict[Name, Annotated[Text, StringConstraints(max_length=200)]] | None = Field(default=None, max_length=64)
     project: Name = "default"
-    priority: int = Field(default=0, ge=-50, le=50, description="Higher runs first; added to the project's.")
+    priority: int = Field(default=0, ge=-50, le=50, description="Higher first; added to the project's.")
 
 
 class Conditions(Frozen):
     """How a job is run. A project may have defaults for these: `core.effective` says which value counts."""
 
-    cpus: float = Field(default=1, gt=0, le=4096, description="Slots it takes.")
-    needs: list[Name] | None = Field(default=None, description="Tags of the worker.", max_length=64)
+    cpus: float = Field(default=1, gt=0, le=4096, description="Slots.")
+    needs: list[Name] | None = Field(default=None, description="Worker tags.", max_length=64)
     on_worker_lost: OnWorkerLost = Field(
         default=OnWorkerLost.REQUEUE,
-        description="requeue_exclusive: never two copies; orphan: never again.",
+        description="exclusive: never two copies; orphan: never again.",
     )
-    checkpoint_grace_s: float = Field(default=10, ge=0, le=86_400, description="Seconds from TERM to KILL.")
-    max_wall_s: Limit | None = Field(default=None, description="Fails when it runs longer; none: no limit.")
-    idle_timeout_s: Limit | None = Field(default=None, description="Fails when silent for so long.")
+    checkpoint_grace_s: float = Field(default=10, ge=0, le=86_400, description="From TERM to KILL.")
+    max_wall_s: Limit | None = Field(default=None, description="Then it fails; none: no limit.")
+    idle_timeout_s: Limit | None = Field(default=None, description="Likewise when silent.")
     first_output_timeout_s: Limit | None = None
-    gpu_idle_timeout_s: Limit | None = Field(default=None, description="GPUs unused for so long: it fails.")
-    scheduling_timeout_s: Limit | None = Field(default=None, description="Gives up the queue after so long.")
+    gpu_idle_timeout_s: Limit | None = Field(default=None, description="Likewise with idle GPUs.")
+    scheduling_timeout_s: Limit | None = Field(default=None, description="Longest in the queue.")
     preemptible: bool = Field(default=False, json_schema_extra=_either)
-    on_preempt: OnPreempt = Field(default=OnPreempt.STOP, description="When preempted.")
+    on_preempt: OnPreempt = OnPreempt.STOP
 
 
 class JobSpec(Conditions, Program):
@@ -134,23 +140,19 @@ class JobSpec(Conditions, Program):
     resources: dict[Name, Count] | None = Field(default=None, max_length=64)
     arch: Name | None = None
     os: Literal["linux", "macos"] | None = None
-    worker: Name | None = Field(default=None, description="Run on this worker only.")
-    depends_on: JobIds | None = Field(default=None, description="Start after these jobs.")
-    depends_on_array: JobIds | None = Field(default=None, description="After all members of these.")
-    depends_on_each: JobIds | None = Field(default=None, description="Each member after that of the same index.")
-    dependency_policy: DependencyPolicy = Field(
-        default=DependencyPolicy.SUCCESS, description="Ends that let it start; others cancel."
+    worker: Name | None = Field(default=None, description="Only there.")
+    depends_on: JobIds | None = Field(default=None, description="Start after these.")
+    depends_on_array: JobIds | None = Field(default=None, description="All their members.")
+    depends_on_each: JobIds | None = Field(default=None, description="Member by member.")
+    dependency_policy: DependencyPolicy = Field(default=DependencyPolicy.SUCCESS, description="Ends that let it start.")
+    count: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="Array size; {i}: the index.")
+    sweep: Annotated[dict[EnvName, Axis], AfterValidator(_some_axes)] | None = Field(
+        default=None, description="Values for each {name}.", max_length=64
     )
-    count: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="An array; {i} is replaced by the index.")
-    sweep: dict[EnvName, Axis] | None = Field(
-        default=None, description="Lists of values; {name} is replaced.", min_length=1, max_length=64
-    )
-    sweep_mode: SweepMode | None = Field(default=None, description="Default grid; random draws count.")
+    sweep_mode: SweepMode | None = Field(default=None, description="random draws count.")
     sweep_seed: int | None = Field(default=None, ge=0, le=MOST_ID)
-    max_parallel: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="Members that run at once.")
-    max_failures: int | None = Field(
-        default=None, ge=1, le=MAX_COUNT, description="So many failed: waiting members are cancelled."
-    )
+    max_parallel: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="At once.")
+    max_failures: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="Cancels the rest after.")
 
     @model_validator(mode="after")
     def _exactly_one_program(self) -> JobSpec:
@@ -301,7 +303,7 @@ class Explained(Frozen):
 class PreviewRequest(Frozen):
     """What a submit would say."""
 
-    spec: dict[str, Any] = Field(description="As job_submit takes it.")
+    spec: dict[str, Any] = Field(description="As for job_submit.")
 
 
 class SpecError(Frozen):
@@ -378,13 +380,11 @@ class CancelRequest(Frozen):
     """Which jobs to cancel: ids, an array, or a filter."""
 
     job: list[int] | None = Field(default=None, max_length=1000)
-    array: int | None = Field(default=None, description="All its members.")
-    project: Name | None = Field(default=None, description="All its jobs that have not ended.")
-    state: Literal["queued", "assigned", "running"] | None = Field(default=None, description="Only jobs in this state.")
+    array: int | None = None
+    project: Name | None = Field(default=None, description="All its live jobs.")
+    state: Literal["queued", "assigned", "running"] | None = None
     reason: Annotated[Text, StringConstraints(max_length=500)] | None = None
-    force: bool = Field(
-        default=False, description="Confirm: others' running work, or more than ten running jobs by filter."
-    )
+    force: bool = Field(default=False, description="Confirm: others' running work, or over ten by filter.")
 
     @model_validator(mode="after")
     def _names_something(self) -> CancelRequest:
