@@ -146,8 +146,8 @@ class JobSpec(Conditions, Program):
     depends_on_each: JobIds | None = Field(default=None, description="Member by member.")
     dependency_policy: DependencyPolicy = Field(default=DependencyPolicy.SUCCESS, description="Ends that let it start.")
     count: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="Array size; {i}: the index.")
-    sweep: Annotated[dict[EnvName, Axis], AfterValidator(_some_axes)] | None = Field(
-        default=None, description="Values for each {name}.", max_length=64
+    sweep: Annotated[dict[EnvName, Axis], Field(max_length=64), AfterValidator(_some_axes)] | None = Field(
+        default=None, description="Values for each {name}."
     )
     sweep_mode: SweepMode | None = Field(default=None, description="random draws count.")
     sweep_seed: int | None = Field(default=None, ge=0, le=MOST_ID)

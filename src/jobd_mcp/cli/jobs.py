@@ -91,8 +91,8 @@ def run_command() -> click.Command:
     def call(ctx: click.Context, /, **values: object) -> int:
         connection = connect(os.environ, start=True)
         spec = _spec(ctx, values, connection)
-        if "count" in spec:
-            raise Failure("job run runs one job", hint="job submit --count N --wait")
+        if {"count", "sweep"} & spec.keys():
+            raise Failure("job run runs one job", hint="job submit --wait waits for an array")
         made = as_object(connection.call(by_name()["job_submit"], spec).json())
         if made.get("waiting") and sys.stderr.isatty():
             say(rendering.job_line(made))  # else nothing would be seen, and nobody would know why
