@@ -376,6 +376,9 @@ async def test_a_job_starts_after_all_members_by_its_policy(
     waits = found.waiting is not None and found.waiting.code == "dependencies"
     assert ("blocked" if waits else found.state.value) == then
     assert found.depends_on_array == [first]
+    assert [delivery.job for delivery in (await worker.poll()).deliveries if delivery.job == child] == (
+        [child] if then == "queued" else []
+    )
     late = bench.submit(depends_on_array=[first], dependency_policy=policy.value)
     if then == "cancelled":
         with pytest.raises(Refused) as caught:
