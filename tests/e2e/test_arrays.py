@@ -75,3 +75,21 @@ def test_one_array_after_another_and_member_by_member(up: Installation) -> None:
     assert up.job("wait", "--array", str(each)).code == 130
     assert up.job("wait", str(every["id"])).code == 0
     assert [up.state_of(int(str(each)) + n) for n in range(2)] == ["completed", "cancelled"]
+
+
+def test_a_line_for_each_job_and_none_is_submitted_if_one_is_wrong(up: Installation, tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.jsonl"
+    jobs.write_text('{"command": "exit 0"}\n\n{"argv": ["sh", "-c", "exit 3"], "name": "three"}\n')
+    assert up.job("submit", "--wait", "--file", str(jobs), "--name", "all").code == 3
+    listed = json.loads(up.good("list", "--json", "--limit", "2").out)
+    assert [job["name"] for job in listed["jobs"]] == ["three", "all"]
+
+    jobs.write_text('{"command": "true"}\n\n{"command": "true", "max_paralel": 3}\n')
+    refused = up.job("submit", "--file", str(jobs))
+    assert refused.code == 125
+    assert f"{jobs}, line 3: max_paralel" in refused.err
+    assert "max_parallel" in refused.err
+    jobs.write_text('{"command": "true"}\nmake all\n')
+    assert "line 2: not JSON" in up.job("submit", "--file", str(jobs)).err
+    after = json.loads(up.good("list", "--json").out)
+    assert after["total"] == listed["total"]

@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse
 from broker.http import surface
 from broker.http.auth import caller
 from broker.http.parameters import MOST_OFFSET, Id, OptionalAttempt, The, Who, answered, broker_of
-from broker.service import cancel, explain, output, preempt, preview, queries, submit
+from broker.service import cancel, explain, output, preempt, preview, queries, submit, submit_many
 from broker.wire.jobs import (
     MOST_ID,
     CancelAnswer,
@@ -24,7 +24,9 @@ from broker.wire.jobs import (
     Preview,
     PreviewRequest,
     StoppedJob,
+    SubmitMany,
     Submitted,
+    SubmittedMany,
     Waited,
 )
 from broker.wire.states import JobState, Scope
@@ -40,6 +42,17 @@ LONGEST_WAIT_S = 40  # clients give up on a call after 45 to 60 s
 async def job_submit(spec: JobSpec, request: Request) -> Response:
     """Submit a job, durably; it outlives this session. Then job_wait."""
     return answered(await submit.submit(await broker_of(request), await caller(request), spec), 201)
+
+
+@router.post(
+    "/jobs/batch",
+    openapi_extra=surface.not_a_tool(Scope.SUBMIT, because="an array or a sweep says the same in fewer words"),
+    response_model=SubmittedMany,
+    status_code=201,
+)
+async def job_submit_many(request: SubmitMany, broker: The, who: Who) -> Response:
+    """Submit jobs together: all of them, or none. A refusal names the job by its place in the list, from 0."""
+    return answered(await submit_many.submit_many(broker, who, request.jobs), 201)
 
 
 @router.post("/jobs/preview", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model=Preview)

@@ -21,6 +21,7 @@ from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPr
 
 MOST_ID = 1 << 53  # larger integers don't survive JSON
 MAX_COUNT = 10_000
+MOST_TOGETHER = 1000
 LONGEST_LIMIT_S = 10 * 365 * 86_400
 OFF = "none"
 FLOOR_TABLE = "_default"  # where a configuration moves the floor of all projects; no project's name
@@ -347,6 +348,16 @@ class Submitted(Frozen):
     state: JobState
     waiting: Reason | None = None
     warnings: list[str] | None = None
+
+
+class SubmitMany(Frozen):
+    """Jobs that are accepted together, or not at all."""
+
+    jobs: list[JobSpec] = Field(description="Each as for job_submit.", min_length=1, max_length=MOST_TOGETHER)
+
+
+class SubmittedMany(Frozen):
+    jobs: list[Submitted] = Field(description="In the order in which they were given.")
 
 
 class JobList(Frozen):
