@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from broker.core import arrays, graph
-from broker.service.wake import JobReady
+from broker.service.wake import ArrayChanged, JobReady
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import Reason
 from broker.wire.states import DependencyPolicy, JobState
@@ -25,6 +25,7 @@ def moved(tx: Tx, array: int, out_of: JobState, into: JobState, by: int = 1) -> 
         return False
     tx.run("count_of_state", array=array, state=out_of.value, by=-by)
     tx.run("count_of_state", array=array, state=into.value, by=by)
+    tx.tell(ArrayChanged(array))
     after = before + Counter({into: by}) - Counter({out_of: by})
     if row["shape"] is not None:
         _hold(tx, row, is_full=arrays.is_full(after, row["max_parallel"]))

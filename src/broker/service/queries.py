@@ -218,9 +218,9 @@ async def _wait_for_array(
     broker: Broker, array: int, mode: Literal["all", "any"], timeout_s: float, gone: Callable[[], Awaitable[bool]]
 ) -> Waited:
     """The same for an array as a whole: each look reads its counts, and not its members."""
-    ids = await broker.store.read(lambda tx: _members(tx, array))
+    await broker.store.read(lambda tx: _known_array(tx, array))
     deadline = broker.clock.boot_s() + timeout_s
-    with broker.wake.watch_jobs(ids) as watch:
+    with broker.wake.watch_array(array) as watch:
         while True:
             counts = await broker.store.read(lambda tx: array_counts.counts(tx, array))
             live = sum(counts[state] for state in LIVE)
@@ -256,17 +256,16 @@ def _views(tx: Tx, *, jobs: list[int]) -> dict[int, Row]:
     return {job: row for job, row in rows.items() if row is not None}
 
 
-def _members(tx: Tx, array: int) -> list[int]:
-    members = [row["id"] for row in tx.all("members_of_array", array=array)]
-    if not members:
+def _known_array(tx: Tx, array: int) -> None:
+    if tx.one("array", array=array) is None:
         raise Refused(ProblemCode.UNKNOWN_JOB, f"there is no array {array}", field="array")
-    return members
 
 
 def _ids(tx: Tx, jobs: list[int], array: int | None) -> list[int]:
     ids = list(dict.fromkeys(jobs))
     if array is not None:
-        ids = list(dict.fromkeys(ids + _members(tx, array)))
+        _known_array(tx, array)
+        ids = list(dict.fromkeys(ids + [row["id"] for row in tx.all("members_of_array", array=array)]))
     if not ids:
         raise Refused(ProblemCode.INVALID_REQUEST, "name jobs: job (ids) or array", field="job")
     for job in ids:
