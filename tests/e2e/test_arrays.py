@@ -26,6 +26,7 @@ def most_at_once(directory: Path) -> int:
     return most
 
 
+@pytest.mark.guarantee("G41")
 @pytest.mark.trial("B95")
 async def test_no_more_processes_live_at_once_than_may_on_however_many_workers(fleet, tmp_path: Path) -> None:
     await fleet.start_broker()

@@ -113,6 +113,7 @@ async def running(bench, of: int) -> int:
     return states.get("assigned", 0) + states.get("running", 0)
 
 
+@pytest.mark.guarantee("G41")
 async def test_never_more_members_are_given_away_than_may_run_and_each_end_lets_one_start(bench) -> None:
     throttled = await array(bench, count=10, max_parallel=3)
     workers = [await bench.registered(f"w{n}", machine=f"m{n}:b") for n in range(3)]
@@ -130,6 +131,7 @@ async def test_never_more_members_are_given_away_than_may_run_and_each_end_lets_
     assert await counts(bench, throttled) == {"assigned": 3, "completed": 7}
 
 
+@pytest.mark.guarantee("G41")
 async def test_a_throttled_array_delays_nobody(bench) -> None:
     await array(bench, count=100, max_parallel=1, priority=50)
     other = await bench.submit()
@@ -177,6 +179,7 @@ async def test_after_bulk_stops_losses_and_preemptions_exactly_as_many_run_as_ma
                     worker.held.clear()  # its ack would be refused
 
 
+@pytest.mark.guarantee("G41")
 async def test_one_that_comes_back_runs_whatever_runs_in_its_place_and_nothing_is_added(make_bench) -> None:
     bench = await make_bench(prefer_s=0)
     first = await array(bench, count=4, max_parallel=1)
