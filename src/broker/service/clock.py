@@ -96,4 +96,8 @@ class Since:
     def for_longer(self, present: Collection[int], limit: int, now: int) -> list[int]:
         """Which of `present` were present in every look of the last `limit`. What is absent begins anew."""
         self._first = {id_: self._first.get(id_, now) for id_ in present}
+        return self.longer_than(limit, now)
+
+    def longer_than(self, limit: int, now: int) -> list[int]:
+        """The same of what was present in the last look."""
         return [id_ for id_, first in self._first.items() if now - first >= limit]

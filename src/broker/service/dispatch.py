@@ -71,9 +71,13 @@ class Turn:
         found, self._heads_of = self._heads_of, set()
         return found
 
+    def holds(self, head: Head) -> bool:
+        """Whether a quota is in its way."""
+        return self._quotas.holds(head.wants) is not None
+
     def is_held(self, head: Head) -> bool:
-        """By a quota: it is looked at again when a job has ended, or the day has."""
-        if self._quotas.holds(head.wants) is None:
+        """The same; it is looked at again when a job has ended, or the day has."""
+        if not self.holds(head):
             return False
         self._tx.tell(HeldByQuota(head.shape))
         return True

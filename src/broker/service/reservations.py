@@ -110,13 +110,19 @@ class Reservations:
         rank = self._order.rank_of(row["project"], row["priority"], row["job"])
         return _Kept(row["worker"], Start(at, tuple(json.loads(row["after"]))), row["looked_at"], rank)
 
-    def places_without_room(self, head: Head) -> list[Place] | None:
+    def directory_of(self, head: Head) -> str:
+        """The key of the directory and environment that it needs, which workers may have refused."""
+        row = self._tx.one("place_of_job", job=head.job)
+        assert row is not None, "it stands in a line"
+        return str(row["place"])
+
+    def places_without_room(self, head: Head, directory: str) -> list[Place] | None:
         """Workers that could run it, and none of which has room now; without those that are kept for others of no lower
         priority. None: somebody can take it at once."""
         mine = self._order.rank(head).minus_priority
         others = [other for job, other in self._all().items() if job != head.job]
         taken = {other.worker for other in others if other.rank.minus_priority <= mine}
-        places = [place for place in self._places(head) if place.id not in taken]
+        places = [place for place in self._places(head.wants, directory) if place.id not in taken]
         return None if any(not reasons(head.wants, place.machine) for place in places) else places
 
     def keep_for(self, head: Head, worker: str, start: Start) -> None:
@@ -126,7 +132,7 @@ class Reservations:
 
     def _look(self, head: Head, kept: _Kept | None) -> _Kept | None:
         """Where it can start first. None: somebody can take it at once."""
-        places = self.places_without_room(head)
+        places = self.places_without_room(head, self.directory_of(head))
         if places is None:
             return None
         rank = self._order.rank(head)
@@ -140,11 +146,9 @@ class Reservations:
         best = where_first(starts, kept.worker if kept is not None else None, self._now)
         return _Kept(best, starts[best], self._now, rank)
 
-    def _places(self, head: Head) -> list[Place]:
+    def _places(self, wants: Shape, directory: str) -> list[Place]:
         tx = self._tx
-        limits = tx.one("limits_of_job", job=head.job)
-        assert limits is not None, "it stands in a line"
-        refused = tx.all("refusals_of_place", place=limits["place"], key=head.wants.key())
+        refused = tx.all("refusals_of_place", place=directory, key=wants.key())
         saying_no = {row["worker"] for row in refused}
         running: dict[str, list[Running]] = {}
         for row in tx.all("running_everywhere"):
@@ -155,8 +159,8 @@ class Reservations:
             machine = views.with_room(row)
             if not machine.online or machine.closed is not None or machine.name in saying_no:
                 continue
-            machine = replace(machine, host=shown.host(row)) if head.wants.demand else machine
-            if not never(head.wants, machine):
+            machine = replace(machine, host=shown.host(row)) if wants.demand else machine
+            if not never(wants, machine):
                 found.append(Place(row["id"], machine, running.get(row["id"], ())))
         return found
 
