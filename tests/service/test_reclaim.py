@@ -11,7 +11,7 @@ from broker.client import BrokerClient
 from broker.service import sweeps
 from broker.wire.jobs import JobSpec
 from broker.wire.settings import BrokerSettings
-from broker.wire.workers import Held, Outcome, Phase, VerdictWord
+from broker.wire.workers import Ack, Held, Outcome, Phase, VerdictWord
 from support.scripted_worker import ScriptedWorker, SteppedClock
 
 W = VerdictWord
@@ -368,6 +368,60 @@ async def test_only_a_recovered_worker_may_claim(bench) -> None:
     assert (len(nothing.deliveries), len(something.deliveries)) == (0, 1)
 
 
+@pytest.mark.guarantee("G10")
+async def test_one_whose_start_was_never_heard_of_begins_when_it_comes_back(bench) -> None:
+    """Its limit is watched over from then on, and what runs later is told that it is not the first."""
+    job = await bench.submit(max_wall_s=100, checkpoint_grace_s=5)
+    worker = await bench.registered()
+    delivery = await worker.one()
+    await worker.ack(delivery)
+    await bench.sweep(after_s=61)
+    assert await bench.state(job) == "queued"
+
+    worker.hold(delivery, Phase.RUNNING)
+    await worker.report()
+    assert await bench.state(job) == "running"
+    for _ in range(4):
+        await bench.sweep(after_s=40)
+        await worker.report()
+    stop = (await bench.client.job_get(job)).stopping
+    worker.held.clear()
+    await bench.sweep(after_s=61)
+
+    assert stop.why == "max_wall_s=100 is over, and its worker has not stopped it"
+    assert await bench.state(job) == "failed"
+
+
+async def test_one_whose_start_was_never_heard_of_counts_as_started_when_it_runs_again(bench) -> None:
+    await bench.submit()
+    worker = await bench.registered()
+    delivery = await worker.one()
+    await worker.ack(delivery)
+    await bench.sweep(after_s=61)
+    worker.hold(delivery, Phase.RUNNING)
+    await worker.report()
+    worker.held.clear()
+
+    assert [again.restarts for again in (await worker.poll()).deliveries] == [1]
+
+
+@pytest.mark.guarantee("G7")
+async def test_leases_that_are_over_at_once_are_all_over_in_one_sweep_however_many(bench) -> None:
+    count = sweeps.BATCH + 1
+    await bench.submit(count=count)
+    worker = await bench.registered(slots=count)
+    while deliveries := (await worker.poll()).deliveries:
+        await worker.report(
+            *(Ack(kind="ack", job=one.job, attempt=1, token=one.token, shim="shim-1") for one in deliveries)
+        )
+    worker.held.clear()
+    bench.clock.pass_s(61)
+
+    await sweeps.expire_leases(bench.broker)
+
+    assert (await bench.client.job_list()).counts == {"queued": count}
+
+
 @pytest.mark.parametrize("meanwhile", ["ends", "is heard", "is claimed anew"])
 @pytest.mark.trial("B04")
 @pytest.mark.guarantee("G6")
@@ -377,7 +431,7 @@ async def test_a_late_expiry_does_not_touch_what_changed_between_its_read_and_it
     delivery = await worker.running()
     bench.clock.pass_s(61)
     reads: list[object] = []
-    real = bench.broker.store.run
+    real = bench.broker.store.read
 
     async def between(fn, **kwargs):
         result = await real(fn, **kwargs)
@@ -406,8 +460,8 @@ async def test_a_late_expiry_does_not_touch_what_changed_between_its_read_and_it
 
 
 class _Between:
-    def __init__(self, store, run) -> None:
-        self._store, self.run = store, run
+    def __init__(self, store, read) -> None:
+        self._store, self.read = store, read
 
     def __getattr__(self, name: str):
         return getattr(self._store, name)

@@ -138,9 +138,7 @@ async def worker_log(
     x_jobd_epoch: Annotated[int, Header(ge=1, le=MOST_ID)],
     x_jobd_token: Annotated[str, Header(max_length=200)],
     stream: Annotated[Literal["log", "index"], Query()] = "log",
-    end: Annotated[
-        int | None, Query(ge=0, le=MOST_OFFSET, description="All that its holder has, at the end.")
-    ] = None,
+    end: Annotated[int | None, Query(ge=0, le=MOST_OFFSET, description="All that its holder has, at the end.")] = None,
 ) -> LogSize:
     """Bytes of output at an offset: what is there is skipped, a gap is refused with the size."""
     holder = output.Holder(x_jobd_worker, x_jobd_epoch, job, attempt, x_jobd_token)

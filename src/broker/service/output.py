@@ -82,7 +82,9 @@ async def append(
         if zlib.crc32(data) != crc32:
             raise Refused(ProblemCode.BAD_CHECKSUM, "the bytes do not match their checksum", retryable=True)
         done = broker.logs.append(holder.job, holder.attempt, part, offset, data)
-        whole = gate.final_size is not None and done.size >= min(gate.final_size, end if end is not None else gate.final_size)
+        whole = gate.final_size is not None and done.size >= min(
+            gate.final_size, end if end is not None else gate.final_size
+        )
         return done, broker.logs.sync(holder.job, holder.attempt, part) if whole else 0
 
     try:
@@ -98,8 +100,10 @@ async def append(
 
 
 def _ends_early(tx: Tx, *, holder: Holder, part: Part, size: int) -> None:
-    name = "log_ends_early" if part == "log" else "index_ends_early"
-    tx.run(name, job=holder.job, attempt=holder.attempt, token=holder.token, size=size)
+    if part == "log":
+        tx.run("log_ends_early", job=holder.job, attempt=holder.attempt, token=holder.token, size=size)
+    else:
+        tx.run("index_ends_early", job=holder.job, attempt=holder.attempt, token=holder.token, size=size)
 
 
 def _gate(tx: Tx, caller: Caller, holder: Holder, part: Part) -> _Gate:

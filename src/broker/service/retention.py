@@ -76,9 +76,7 @@ async def _env(broker: Broker, cut: Cutoffs) -> None:
         for row in page:
             by_spec[row["spec"]].append(row["id"])
         for spec, jobs in by_spec.items():
-            if spec not in needed and not await broker.store.run(
-                partial(_scrub, spec=spec, jobs=jobs, before=before)
-            ):
+            if spec not in needed and not await broker.store.run(partial(_scrub, spec=spec, jobs=jobs, before=before)):
                 needed.add(spec)
 
     await _in_pages(broker, _with_old_env, before, scrub)
