@@ -154,6 +154,10 @@ class _Entry:
     standing: Standing
 
 
+def _was_slow(assignment: AssignmentRow) -> bool:
+    return assignment.stop is not None and assignment.stop.kind is StopKind.START_LIMIT
+
+
 class _Rows:
     """The rows that an exchange is about: read once, and kept as it changes them.
 
@@ -357,6 +361,10 @@ class _Exchange:
         )
         if cause is Cause.REFUSE or (cause is Cause.LATE_NEVER_EXECUTED and final.outcome is Outcome.REFUSED):
             self._remember_refusal(entry, told.code or "refused", told.text or "refused")
+        if cause is Cause.NEVER_EXECUTED and _was_slow(entry.assignment):
+            self._remember_refusal(
+                entry, "cwd_start_limit", "what needs the same directory did not start there in time"
+            )
         self._apply(entry, cause, facts)
         history.note(self.tx, entry.job.id, cause, final)
         return VerdictWord.ACCEPTED

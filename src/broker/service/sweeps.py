@@ -55,7 +55,11 @@ async def expire_leases(broker: Broker) -> None:
                 machines.settle(tx, worker["id"])
                 tx.tell(ListVoid(worker["id"]))
 
-    await broker.store.run(note)
+    try:
+        await broker.store.run(note)
+    except BaseException:
+        broker.listening.take_back()
+        raise
     await _all(broker, partial(_leases_over, listened=listened), partial(_expire, broker=broker, listened=listened))
 
 
