@@ -28,7 +28,8 @@ from broker.wire.states import JobState
 
 COMMAND_SHOWN = 200
 DEVICES = "CUDA_VISIBLE_DEVICES"
-USES_A_GPU = re.compile(r"\b(cuda|torch|torchrun)\b", re.IGNORECASE)
+USES_A_GPU = re.compile(r"(?<![a-z0-9])(cuda|torchrun|pytorch|torch)(?![a-z])", re.IGNORECASE)
+CHOOSES_DEVICES = re.compile(rf"(?<!\w){DEVICES}=[\"']?[\w$]")
 
 
 async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
@@ -137,11 +138,14 @@ def admit_environment(spec: JobSpec) -> None:
 
 def warnings_of(whole: Effective) -> list[str] | None:
     spec = whole.spec
-    if Demand.of(spec).gpus:
-        return None
     text = spec.command if spec.command is not None else " ".join(spec.argv or [])
     said = []
-    if found := USES_A_GPU.search(text):
+    chooses = CHOOSES_DEVICES.search(text) is not None
+    if chooses:
+        said.append(f"its command sets {DEVICES}: then it uses devices that it was not given, and that nobody counts")
+    if Demand.of(spec).gpus:
+        return said or None
+    if (found := USES_A_GPU.search(text)) and not chooses:
         said.append(
             f"it mentions {found[0]} and asks for no GPU, so it will see none: set gpus or vram_gb if it needs one"
         )
