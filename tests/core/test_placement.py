@@ -157,9 +157,9 @@ def test_another_workers_device_and_one_that_tells_nothing_are_never_given() -> 
         ({"vram_gb": 10}, host(gpu(), held={"1.1": share(0, 20)}), "gpus_busy", 10, 3.1),
         ({"vram_gb": 10}, host(gpu(0, 24, process(20 * GIB))), "gpus_busy", 10, 3.1),
         ({"gpus": 1}, host(gpu(), held={"1.1": share(0, 20)}), "gpus_busy", 1, 0),
-        ({"ram_gb": 100}, host(), "ram", 100, 64),
+        ({"ram_gb": 100}, host(), "ram", 100, 31),
         ({"ram_gb": 1}, host(ram_gb=None), "ram", 1, None),
-        ({"ram_gb": 40}, host(held={"1.1": Given(ram_gb=30)}), "ram_busy", 40, 34),
+        ({"ram_gb": 40}, host(held={"1.1": Given(ram_gb=30)}), "ram_busy", 40, 31),
         ({"resources": {"license": 3}}, host(license=2), "resources", 3, 2),
         ({"resources": {"license": 1}}, host(), "resources", 1, 0),
         (

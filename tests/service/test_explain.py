@@ -333,9 +333,9 @@ SITUATIONS: dict[Any, Answer] = {
     ram_short_by_a_little: {
         "waiting": {
             "code": "ram_busy",
-            "message": "needs 25 GiB of RAM, anna has 24 not reserved",
+            "message": "needs 25 GiB of RAM, anna has 23.8 neither reserved nor used",
             "need": 25.0,
-            "have": 24.0,
+            "have": 23.0,
         },
         "placement": [
             {
@@ -344,15 +344,15 @@ SITUATIONS: dict[Any, Answer] = {
                 "reasons": [
                     {
                         "code": "ram_busy",
-                        "message": "needs 25 GiB of RAM, anna has 24 not reserved",
+                        "message": "needs 25 GiB of RAM, anna has 23.8 neither reserved nor used",
                         "need": 25.0,
-                        "have": 24.0,
+                        "have": 23.0,
                     }
                 ],
             }
         ],
         "basis": "too little is known of how long what is in its way runs: 1.1",
-        "suggestion": "wait: anna takes it when a job there ends, or ask for ram_gb=24",
+        "suggestion": "wait: anna takes it when a job there ends, or ask for ram_gb=23",
     },
     directory_missing_on_all: {
         "waiting": {"code": "cwd_missing", "message": "cwd /data does not exist on anna (refused by anna, berta)"},

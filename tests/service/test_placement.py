@@ -33,8 +33,8 @@ def gpu(uuid: str = A, *uses: tuple[str | None, int], total_gb: int = 24, **fiel
     return Gpu.model_validate({**known, **fields})
 
 
-def facts(number: int, *gpus: Gpu) -> Facts:
-    ram = Ram(total=64, available=32)
+def facts(number: int, *gpus: Gpu, available_gb: float = 60) -> Facts:
+    ram = Ram(total=64, available=available_gb)
     return Facts(number=number, cpus=Cpus(logical=8, usable=8), ram_gb=ram, gpu_state=GpuState.OK, gpus=list(gpus))
 
 
@@ -262,10 +262,23 @@ async def test_ram_and_counted_things_are_reserved_and_free_again(bench) -> None
     assert (shown.resources["license"].total, shown.resources["license"].used) == (2, 2)
     assert shown.ram_reserved_gb == 40
     said = await waiting(bench, large)
-    assert (said.code, said.need, said.have) == ("ram_busy", 60, 24)
+    assert (said.code, said.need, said.have) == ("ram_busy", 60, 23)
     await started(worker, [first, second])
     await worker.finish(first)
     assert (await worker.one()).given.resources == {"license": 1}
+
+
+async def test_memory_that_others_use_is_not_given_and_not_tried(bench) -> None:
+    worker = await bench.registered("w1", slots=16)
+    job = await bench.submit(ram_gb=40)
+    for number, available in enumerate((30, 33, 36), start=1):
+        await worker.report(facts=facts(number, available_gb=available))
+        assert (await worker.poll()).deliveries == []
+    said = await waiting(bench, job)
+    await worker.report(facts=facts(4, available_gb=45))
+
+    assert (said.code, said.need, said.have) == ("ram_busy", 40, 35)
+    assert [given.job for given in (await worker.poll()).deliveries] == [job]
 
 
 async def test_two_workers_of_unlike_kinds_get_what_fits_them(bench) -> None:
@@ -303,7 +316,11 @@ async def test_a_delivery_that_is_repeated_has_the_same_devices(bench) -> None:
         ({"command": "export DEVICE=cuda:0; ./train"}, True),
         ({"command": "python -c 'import torch'", "gpus": 1}, False),
         ({"command": "python -c 'import torch'", "vram_gb": 1}, False),
-        ({"command": "cat torches.txt"}, False),
+        ({"command": "cat torches.txt; ls barracuda"}, False),
+        ({"command": "python train_torch.py --device cuda0"}, True),
+        ({"command": "CUDA_VISIBLE_DEVICES=0 python train.py"}, True),
+        ({"command": "CUDA_VISIBLE_DEVICES=0 python train.py", "gpus": 1}, True),
+        ({"command": "echo $CUDA_VISIBLE_DEVICES; CUDA_VISIBLE_DEVICES= ./prepare", "gpus": 1}, False),
     ],
 )
 @pytest.mark.trial("B42")

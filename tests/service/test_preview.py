@@ -11,6 +11,8 @@ import pytest
 
 from broker.state import DATABASE_NAME
 from broker.wire.jobs import JobSpec
+from service.test_making_room import POLICY, after, stopping
+from service.test_reservations import started
 from support.tokens import tokens
 
 MOST_TOKENS = 700
@@ -127,3 +129,27 @@ async def test_what_a_quota_says_is_told_as_a_submit_would_be(make_bench, when_o
     assert found.waiting.code == "quota"
     assert "quota" in found.suggestion
     assert found.start_estimate_s is None
+
+
+async def test_it_names_the_jobs_that_the_policy_would_stop_and_stops_none(make_bench) -> None:
+    bench = await make_bench(preemption=POLICY)
+    worker = await bench.registered("anna", slots=2)
+    dear, cheap = [await bench.submit(preemptible=True, priority=priority) for priority in (5, 0)]
+    await started(worker)
+    await after(bench, worker, 100)
+    urgent = {"command": "urgent", "priority": 30}
+    before = everything(bench.directory)
+
+    one = await bench.client.job_preview(urgent)
+    both = await bench.client.job_preview({**urgent, "cpus": 2})
+    equal = await bench.client.job_preview({"command": "patient"})
+
+    assert [(job.id, job.worker, job.priority) for job in one.would_preempt] == [(cheap, "anna", 0)]
+    assert {job.id for job in both.would_preempt} == {dear, cheap}
+    assert equal.would_preempt is None
+    assert everything(bench.directory) == before
+
+    await bench.submit(priority=30)
+    assert (await bench.client.job_preview(urgent)).would_preempt is None  # one of its kind comes first
+    await bench.sweep()
+    assert await stopping(bench, dear, cheap) == [False, True]

@@ -210,9 +210,7 @@ class Oracle:
         if alive > row[1] and not back:
             self.wrong(13, f"{alive} members of array {row[0]} run with job {job}, and {row[1]} may")
 
-    def _array_parents(
-        self, connection: sqlite3.Connection, job: int, policy: str
-    ) -> list[tuple[int, graph.Standing]]:
+    def _array_parents(self, connection: sqlite3.Connection, job: int, policy: str) -> list[tuple[int, graph.Standing]]:
         parents = connection.execute("SELECT array FROM array_dependencies WHERE child = ?", (job,)).fetchall()
         return [(parent, self._standing(connection, parent, policy)) for (parent,) in parents]
 

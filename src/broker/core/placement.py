@@ -15,6 +15,8 @@ from broker.wire.machines import FOREIGN_MB, Facts, Given, Gpu, GpuHealth, GpuSh
 
 MARGIN_MB = 512
 """Sizes that workers tell may be off by a step of 256 MiB, of the device and of a process on it."""
+RAM_MARGIN_GB = 0.25
+"""The worker looks again before it runs anything, and what is available is never the same twice."""
 MOST_NAMED = 4
 
 
@@ -58,11 +60,17 @@ class Host:
     resources: tuple[tuple[str, int], ...] = ()
     held: tuple[Held, ...] = ()
     others: frozenset[str] = frozenset()
+    ram_foreign_gb: float | None = None
+    """Memory that none of our jobs has; found out from the facts, by what is held when they are read."""
     _devices: list[Device] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         gpus = self.facts.gpus if self.facts is not None else []
         object.__setattr__(self, "_devices", [self._device(gpu) for gpu in gpus])
+        if self.ram_foreign_gb is None and self.facts is not None and self.facts.ram_gb is not None:
+            ram = self.facts.ram_gb
+            foreign_gb = max(0.0, ram.total - ram.available - self.ram_reserved_gb)
+            object.__setattr__(self, "ram_foreign_gb", foreign_gb + RAM_MARGIN_GB)
 
     @property
     def devices(self) -> Sequence[Device]:
@@ -75,6 +83,16 @@ class Host:
     @property
     def ram_reserved_gb(self) -> float:
         return sum(held.given.ram_gb or 0.0 for held in self.held if held.here)
+
+    @property
+    def ram_free_gb(self) -> float:
+        """What is neither reserved nor used, by whomever: the worker looks at that too, before it runs anything."""
+        return max(0.0, self.ram_at_rest_gb - self.ram_reserved_gb)
+
+    @property
+    def ram_at_rest_gb(self) -> float:
+        """What there would be if no job of ours ran."""
+        return max(0.0, (self.ram_gb or 0.0) - (self.ram_foreign_gb or 0.0))
 
     def used(self, resource: str) -> int:
         return sum((held.given.resources or {}).get(resource, 0) for held in self.held if held.here)
@@ -237,7 +255,12 @@ def impossible(demand: Demand, host: Host) -> list[Reason]:
     if demand.ram_gb and (host.ram_gb is None or demand.ram_gb > host.ram_gb):
         has = "does not say how much it has" if host.ram_gb is None else f"has {host.ram_gb:g}"
         found.append(
-            _reason("ram", f"needs {demand.ram_gb:g} GiB of RAM, {host.name} {has}", demand.ram_gb, host.ram_gb)
+            _reason(
+                "ram",
+                f"needs {demand.ram_gb:g} GiB of RAM, {host.name} {has}",
+                demand.ram_gb,
+                math.floor(host.ram_at_rest_gb) if host.ram_gb is not None else None,
+            )
         )
     has_of = dict(host.resources)
     for name, count in demand.resources:
@@ -257,10 +280,10 @@ def short(demand: Demand, host: Host) -> list[Reason]:
         if fitting < demand.gpus:
             found.append(_too_few_now(demand, host, fitting))
     if demand.ram_gb and "ram" not in never:
-        left = (host.ram_gb or 0.0) - host.ram_reserved_gb
+        left = host.ram_free_gb
         if demand.ram_gb > left:
-            message = f"needs {demand.ram_gb:g} GiB of RAM, {host.name} has {max(0.0, left):g} not reserved"
-            found.append(_reason("ram_busy", message, demand.ram_gb, max(0.0, left)))
+            message = f"needs {demand.ram_gb:g} GiB of RAM, {host.name} has {left:.3g} neither reserved nor used"
+            found.append(_reason("ram_busy", message, demand.ram_gb, math.floor(left)))
     has_of = dict(host.resources)
     for name, count in demand.resources:
         if count > has_of.get(name, 0):

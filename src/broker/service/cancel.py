@@ -12,6 +12,7 @@ from broker.service.context import Broker, Caller
 from broker.service.rows import read_assignment, read_job, unknown_job
 from broker.service.stops import not_confirmed, request_stop
 from broker.service.transition import apply, cancel_waiting, decide
+from broker.service.wake import JobChanged
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import CancelAnswer, CancelRequest, StoppedJob
 from broker.wire.problems import ProblemCode, Refused
@@ -45,10 +46,17 @@ class _Target:
     actor: str
     state: JobState
     cascaded: bool
+    lost: bool
 
     @staticmethod
     def of(row: Row) -> _Target:
-        return _Target(row["id"], row["actor"], JobState(row["state"]), row["cascaded_by"] is not None)
+        return _Target(
+            row["id"],
+            row["actor"],
+            JobState(row["state"]),
+            row["cascaded_by"] is not None,
+            row["lost_assignment"] is not None,
+        )
 
 
 def _targets(tx: Tx, request: CancelRequest) -> list[_Target]:
@@ -94,8 +102,7 @@ def _facts(tx: Tx, broker: Broker, caller: Caller, reason: str | None) -> Facts:
 def _ended_before(tx: Tx, target: _Target) -> StoppedJob:
     if target.cascaded:
         tx.run("forget_cascade", job=target.id)  # now a person has cancelled it too
-    note = "was cancelled already" if target.state is JobState.CANCELLED else "had ended; nothing changed"
-    return StoppedJob(id=target.id, state=target.state, note=note)
+    return StoppedJob(id=target.id, state=target.state, note=_of_ended(tx, target))
 
 
 def _confirm(targets: list[_Target], caller: Caller, request: CancelRequest) -> None:
@@ -126,6 +133,17 @@ def _cancel_one(tx: Tx, broker: Broker, caller: Caller, job_id: int, reason: str
         return StoppedJob(id=job.id, state=JobState.CANCELLED, note="cancelled before it ran")
     request_stop(tx, broker, job, assignment, StopKind.CANCEL, caller.actor, facts.reason or "")
     return StoppedJob(id=job.id, state=job.state, note=f"stopping: TERM, then KILL after {job.grace_s:g} s")
+
+
+def _of_ended(tx: Tx, target: _Target) -> str:
+    """An orphan's process may be alive: it is not taken back after this, and told to stop when its worker is heard."""
+    if target.state is JobState.CANCELLED:
+        return "was cancelled already"
+    if not target.lost:
+        return "had ended; nothing changed"
+    tx.run("forget_loss", job=target.id)
+    tx.tell(JobChanged(target.id))
+    return "had ended; what may still run of it is stopped when its worker is heard"
 
 
 def _kind(answer: StoppedJob) -> str:

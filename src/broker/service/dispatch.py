@@ -21,7 +21,7 @@ from broker.service.context import Broker
 from broker.service.order import Head, Order
 from broker.service.reservations import Reservations
 from broker.service.rows import read_job
-from broker.service.transition import LostSwap, apply, pass_in_line
+from broker.service.transition import apply, pass_in_line
 from broker.service.views import with_room
 from broker.service.wake import HeldByQuota, Look, Parked
 from broker.store.contract import Row, Tx
@@ -72,9 +72,13 @@ class Turn:
         found, self._heads_of = self._heads_of, set()
         return found
 
+    def holds(self, head: Head) -> bool:
+        """Whether a quota is in its way."""
+        return self._quotas.holds(head.wants) is not None
+
     def is_held(self, head: Head) -> bool:
-        """By a quota: it is looked at again when a job has ended, or the day has."""
-        if self._quotas.holds(head.wants) is None:
+        """The same; it is looked at again when a job has ended, or the day has."""
+        if not self.holds(head):
             return False
         self._tx.tell(HeldByQuota(head.shape))
         return True
@@ -370,11 +374,8 @@ def _assign(tx: Tx, broker: Broker, worker: Row, head: Head, number: int, room: 
         cpus=head.wants.cpus,
         given=what,
     )
-    try:
-        facts = Facts(now=tx.now_ms, listened=broker.listening.now_ms(), claimed=given)
-        done = apply(tx, row, None, Cause.CLAIM, facts)
-    except LostSwap:
-        return None
+    facts = Facts(now=tx.now_ms, listened=broker.listening.now_ms(), claimed=given)
+    done = apply(tx, row, None, Cause.CLAIM, facts)
     failpoint("claiming")
     return _delivery(broker, asked, done.job, done.job.attempt, token, what)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from broker.core.order import priority_of
 from broker.core.preemption import Site, Victim, chosen
@@ -12,12 +13,14 @@ from broker.service import usage
 from broker.service.context import Broker
 from broker.service.dispatch import Turn, heads_of
 from broker.service.order import Head
-from broker.service.reservations import MOST_LOOKED_FOR, Place
+from broker.service.reservations import Place
 from broker.service.rows import given, read_assignment, read_job
 from broker.service.stops import request_stop
 from broker.store.contract import Row, Tx
 
 BY = "policy"
+MOST_HELPED = 8
+"""Jobs for which room is made in one look."""
 
 
 async def make_room(broker: Broker) -> None:
@@ -32,6 +35,23 @@ async def make_room(broker: Broker) -> None:
     await broker.store.run(lambda tx: _Pass(tx, broker, ripe).run())
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where room would be made, and who would be stopped for it."""
+
+    site: Site
+    stopped: Sequence[Victim]
+
+
+def would_stop(tx: Tx, broker: Broker, head: Head, directory: str) -> Choice | None:
+    """What the policy would do for a job that is not there yet, if its turn came in the next look. Writes nothing."""
+    policy = broker.settings.preemption
+    if not policy.enabled:
+        return None
+    ripe = broker.preemptible.longer_than(int(policy.min_runtime_s * 1000), broker.listening.now_ms())
+    return _Pass(tx, broker, frozenset(ripe)).would_stop(head, directory)
+
+
 class _Pass:
     """One look at all who wait, in one transaction."""
 
@@ -40,30 +60,43 @@ class _Pass:
         self._turn = Turn(tx, broker)
 
     def run(self) -> None:
-        for head in self._heads()[:MOST_LOOKED_FOR]:
-            self._look(head)
+        left = MOST_HELPED
+        for head in self._heads():
+            found = self._choice(head, self._turn.kept.directory_of(head))
+            if found is not None and found.stopped:
+                self._make(head, found)
+                left -= 1
+            if not left:
+                return
+
+    def would_stop(self, head: Head, directory: str) -> Choice | None:
+        mine = self._turn.order.rank(head)
+        before = [other for other in self._heads() if self._turn.order.rank(other) < mine]
+        if self._turn.holds(head) or any(one.wants == head.wants for one in before):
+            return None
+        return self._choice(head, directory)
 
     def _heads(self) -> list[Head]:
         heads = heads_of(self._tx, self._turn.all_shapes())
-        waiting = [head for head in heads if not self._turn.is_held(head)]
+        waiting = [head for head in heads if not self._turn.holds(head)]
         return sorted(waiting, key=self._turn.order.rank)
 
-    def _look(self, head: Head) -> None:
-        places = self._turn.kept.places_without_room(head)
+    def _choice(self, head: Head, directory: str) -> Choice | None:
+        places = self._turn.kept.places_without_room(head, directory)
         if not places:
-            return
+            return None
         highest = (
             self._priority(head.wants.project, head.priority) - self._broker.settings.preemption.min_priority_difference
         )
         victims = [victim for row in self._tx.all("preemptible") if (victim := self._victim(row, highest)) is not None]
         found = chosen(head.wants, [_site(place, victims) for place in places])
-        if found is None or not found[1]:
-            return
-        site, stopped = found
-        for victim in stopped:
+        return Choice(*found) if found is not None else None
+
+    def _make(self, head: Head, found: Choice) -> None:
+        for victim in found.stopped:
             self._stop(victim, head)
-        after = tuple(one.assignment for one in (*site.going, *(victim.running for victim in stopped)))
-        self._turn.kept.keep_for(head, site.worker, Start(self._broker.listening.now_ms(), after))
+        after = tuple(one.assignment for one in (*found.site.going, *(victim.running for victim in found.stopped)))
+        self._turn.kept.keep_for(head, found.site.worker, Start(self._broker.listening.now_ms(), after))
 
     def _priority(self, project: str, priority: int) -> int:
         return priority_of(self._broker.settings.projects, project) + priority

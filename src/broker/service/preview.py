@@ -16,6 +16,8 @@ from broker.core.placement import Demand
 from broker.service.context import Broker, Caller
 from broker.service.explain import Prospect, prospect
 from broker.service.forecast import HELD_BACK, Place, told
+from broker.service.making_room import would_stop
+from broker.service.order import Head
 from broker.service.quotas import token_with_quota
 from broker.service.submit import (
     Members,
@@ -29,7 +31,7 @@ from broker.service.submit import (
 )
 from broker.service.views import Waiting, waits_for
 from broker.store.contract import Tx
-from broker.wire.jobs import JobSpec, Preview, SpecError
+from broker.wire.jobs import JobSpec, Preview, SpecError, WouldPreempt
 from broker.wire.misfits import hint, misfit
 from broker.wire.problems import ProblemCode, Refused
 
@@ -84,9 +86,22 @@ def _preview(tx: Tx, broker: Broker, whole: Effective, members: Members, token: 
         start_estimate_s=found.start.start_s,
         run_estimate_s=found.run.run_s,
         basis=told(found.start, found.run),
+        would_preempt=_would_preempt(tx, broker, place, place_of(spec)) or None,
         suggestion=None if _starts(found) else found.suggestion,
         warnings=warnings_of(tx, whole),
     )
+
+
+def _would_preempt(tx: Tx, broker: Broker, place: Place, directory: str) -> list[WouldPreempt]:
+    """Nothing for one that waits for others: by then all may be different."""
+    if place.waits_for:
+        return []
+    head = Head(shape=0, job=BEHIND_ALL, priority=place.priority, wants=place.shape)
+    found = would_stop(tx, broker, head, directory)
+    if found is None:
+        return []
+    worker = found.site.machine.name
+    return [WouldPreempt(id=victim.job, worker=worker, priority=victim.priority) for victim in found.stopped]
 
 
 def _starts(found: Prospect) -> bool:

@@ -35,7 +35,8 @@ from broker.wire.states import JobState
 COMMAND_SHOWN = 200
 DEVICES = "CUDA_VISIBLE_DEVICES"
 MOST_DEPENDENCIES = 100_000
-USES_A_GPU = re.compile(r"\b(cuda|torch|torchrun)\b", re.IGNORECASE)
+USES_A_GPU = re.compile(r"(?<![a-z0-9])(cuda|torchrun|pytorch|torch)(?![a-z])", re.IGNORECASE)
+CHOOSES_DEVICES = re.compile(rf"(?<!\w){DEVICES}=[\"']?[\w$]")
 
 
 async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
@@ -253,11 +254,14 @@ def warnings_of(tx: Tx, whole: Effective) -> list[str] | None:
 
 def _warnings_about_devices(whole: Effective) -> list[str]:
     spec = whole.spec
-    if Demand.of(spec).gpus:
-        return []
     text = spec.command if spec.command is not None else " ".join(spec.argv or [])
     said = []
-    if found := USES_A_GPU.search(text):
+    chooses = CHOOSES_DEVICES.search(text) is not None
+    if chooses:
+        said.append(f"its command sets {DEVICES}: then it uses devices that it was not given, and that nobody counts")
+    if Demand.of(spec).gpus:
+        return said
+    if (found := USES_A_GPU.search(text)) and not chooses:
         said.append(
             f"it mentions {found[0]} and asks for no GPU, so it will see none: set gpus or vram_gb if it needs one"
         )

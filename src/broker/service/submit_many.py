@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import anyio.to_thread
 
@@ -35,7 +36,7 @@ async def submit_many(broker: Broker, caller: Caller, specs: Sequence[JobSpec]) 
     try:
         answer = await broker.store.run(fn, admits=True)
     except _Denied as denied:
-        await broker.store.run(lambda tx: _say(tx, caller, specs[denied.place], denied.refused))
+        await broker.store.run(partial(_say, caller=caller, spec=specs[denied.place], refused=denied.refused))
         raise _placed(denied.place, denied.refused) from None
     failpoint("submitted")
     return answer
@@ -83,6 +84,6 @@ def _placed(place: int, refused: Refused) -> Refused:
     )
 
 
-def _say(tx: Tx, caller: Caller, spec: JobSpec, refused: Refused) -> None:
+def _say(tx: Tx, *, caller: Caller, spec: JobSpec, refused: Refused) -> None:
     data = {"reason": "quota", "detail": refused.detail}
     event(tx, EventType.JOB_DENIED, project=spec.project, actor=caller.actor, data=data)

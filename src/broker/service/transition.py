@@ -414,15 +414,10 @@ def _is_ready(job: JobRow) -> bool:
 def _count(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | None) -> bool:
     """Keep the counts per state and the lines of queued jobs, and tell dispatch what it may look at again. Whether its
     array as a whole has turned."""
+    _stand(tx, before, after)
     if before.state is after.state:
         return False
     _move_count(tx, after.project, after.quota_token, before.state, after.state, after.gpus)
-    if _is_ready(before):
-        leave_line(tx, before.id)
-    if _is_ready(after):
-        join_line(tx, after.id, after.shape)
-    if after.prefers is not None:
-        tx.tell(JobReady(after.shape))
     if before.state in OWNED and after.state not in OWNED and assignment is not None:
         tx.tell(RoomFree(assignment.worker))
     return after.array is not None and array_counts.moved(tx, after.array, before.state, after.state)
@@ -439,6 +434,16 @@ def _move_count(
         moved = tx.run("move_token_count", token=token, out_of=out_of.value, into=into.value, **change)
         if moved == 1:
             tx.run("count_token_state", token=token, state=into.value, **change)
+
+
+def _stand(tx: Tx, before: JobRow, after: JobRow) -> None:
+    """In a line, in none, or left to one worker."""
+    if _is_ready(before) and not _is_ready(after):
+        leave_line(tx, before.id)
+    if _is_ready(after) and not _is_ready(before):
+        join_line(tx, after.id, after.shape)
+    if after.prefers is not None:
+        tx.tell(JobReady(after.shape))
 
 
 def _hold(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | None, listened: int) -> None:

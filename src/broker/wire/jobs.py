@@ -221,7 +221,9 @@ class Assignment(Frozen):
     checkpoint_at: datetime | None = Field(default=None, description="When it last said that a checkpoint is safe.")
     log_bytes: int | None = None
     log_complete: bool | None = None
-    dropped_bytes: int | None = Field(default=None, description="Output that was not kept: log cap, or full disk.")
+    dropped_bytes: int | None = Field(
+        default=None, description="Output that was not kept: log cap, full disk, power cut."
+    )
 
 
 class Eta(Frozen):
@@ -316,6 +318,14 @@ class SpecError(Frozen):
     hint: str | None = None
 
 
+class WouldPreempt(Frozen):
+    """A running job that would be stopped for another."""
+
+    id: int
+    worker: str
+    priority: int = Field(description="Its own and its project's.")
+
+
 class Preview(Frozen):
     """What a submit would come to now. Nothing is kept of it."""
 
@@ -334,6 +344,7 @@ class Preview(Frozen):
     start_estimate_s: float | None = Field(default=None, description="Until it would start.")
     run_estimate_s: float | None = Field(default=None, description="How long it would run.")
     basis: str | None = Field(default=None, description="What the estimates rest on, or why there are none.")
+    would_preempt: list[WouldPreempt] | None = Field(default=None, description="Jobs that would be stopped for it.")
     suggestion: str | None = None
     warnings: list[str] | None = None
 

@@ -117,7 +117,7 @@ def previewed(answer: Json) -> list[str]:
     lines += [text(warning) for warning in as_list(known.get("warnings"))]
     if known.get("waiting"):
         lines.append(f"it would wait: {reason(known.get('waiting'))}")
-    lines += [*_placed(known), *_when(known), *_to_do(known)]
+    lines += [*_placed(known), *_preempted(known), *_when(known), *_to_do(known)]
     sources = as_object(known.get("sources"))
     values = as_object(known.get("spec")).items()
     return lines + [_spec_line(name, value, text(sources.get(name))) for name, value in values]
@@ -132,6 +132,14 @@ def _placed(known: Schema) -> list[str]:
         lines.append(f"{text(known.get('more_workers'))} more workers don't fit")
     ahead = as_object(known.get("ahead"))
     return lines + ([f"ahead: {text(ahead.get('jobs'))} jobs {text(ahead.get('because'))}"] if ahead else [])
+
+
+def _preempted(known: Schema) -> list[str]:
+    stopped = [as_object(entry) for entry in as_list(known.get("would_preempt"))]
+    return [
+        f"job {text(one.get('id'))} on {text(one.get('worker'))}, of priority {text(one.get('priority'))}, would be stopped for it"
+        for one in stopped
+    ]
 
 
 def _when(known: Schema) -> list[str]:

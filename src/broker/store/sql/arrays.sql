@@ -107,7 +107,7 @@ LIMIT 1;
 
 -- name: members_of_array
 -- Whose the members are, and how they stand.
-SELECT id, actor, state, cascaded_by FROM jobs WHERE array_id = :array ORDER BY array_index;
+SELECT id, actor, state, cascaded_by, lost_assignment FROM jobs WHERE array_id = :array ORDER BY array_index;
 
 -- name: cancel_waiting
 -- Queued jobs are stopped before any worker had them; `ids` is a JSON list.

@@ -305,13 +305,17 @@ WHERE array_id = :array
 
 -- name: live_jobs_of_project
 -- Jobs of a project that have not ended.
-SELECT id, actor, state, cascaded_by FROM jobs
+SELECT id, actor, state, cascaded_by, lost_assignment FROM jobs
 WHERE project = :project AND state IN ('queued', 'assigned', 'running')
 ORDER BY id;
 
 -- name: job_owner
 -- Whose job it is, and how it stands.
-SELECT id, actor, state, cascaded_by FROM jobs WHERE id = :job;
+SELECT id, actor, state, cascaded_by, lost_assignment FROM jobs WHERE id = :job;
+
+-- name: forget_loss
+-- A person cancelled an orphan: its holder does not bring it back.
+UPDATE jobs SET lost_assignment = NULL, version = version + 1 WHERE id = :job AND state = 'orphaned';
 
 -- name: forget_cascade
 -- A person cancelled it too: no resurrection of a parent may bring it back.

@@ -34,5 +34,5 @@ FROM assignments AS a INDEXED BY assignments_held JOIN jobs AS j ON j.id = a.job
 WHERE a.reserved = 1;
 
 -- name: limits_of_job
--- How long a queued job may run, what says how long it will, and where it must.
-SELECT max_wall_s, grace_s, place, fingerprint FROM jobs WHERE id = :job;
+-- How long a queued job may run, and what says how long it will.
+SELECT max_wall_s, grace_s, fingerprint FROM jobs WHERE id = :job;
