@@ -469,6 +469,24 @@ async def test_an_array_of_any_size_is_submitted_with_one_event(bench) -> None:
     assert (said.type.value, said.job, said.data) == ("array_submitted", first, {"count": 1000})
 
 
+async def test_what_a_lost_member_had_cancelled_keeps_its_environment_while_that_may_come_back(make_bench) -> None:
+    bench = await make_bench(keep_env_s=100)
+    first = await array(bench, count=2, on_worker_lost="orphan")
+    child = await bench.submit(depends_on_array=[first], env={"KEY": "value"})
+    worker = await bench.registered(slots=2)
+    for delivery in (await worker.poll()).deliveries:
+        await worker.ack(delivery)
+        await worker.start(delivery)
+    await bench.sweep(after_s=61)
+    assert await bench.state(child) == "cancelled"
+
+    await bench.sweep(after_s=200)
+
+    kept = (await bench.client.job_get(child, detail="full")).spec
+    assert kept is not None
+    assert kept["env"] == {"KEY": "value"}
+
+
 async def test_members_go_with_time_and_the_array_with_the_last(make_bench) -> None:
     bench = await make_bench(keep_jobs_s=100, keep_logs_s=100)
     first = await array(bench, count=3, max_parallel=1)
