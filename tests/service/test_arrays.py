@@ -284,6 +284,31 @@ async def test_many_are_cancelled_as_one_would_be(bench) -> None:
     assert told[0] == told[1]
 
 
+@pytest.mark.trial("B94")
+async def test_ten_thousand_are_cancelled_in_one_answer_and_none_starts_after_it(bench) -> None:
+    first = await array(bench, count=10_000)
+    workers = [await bench.registered(f"w{n}", machine=f"m{n}:b", slots=10) for n in range(5)]
+    running = [(worker, delivery) for worker in workers for delivery in (await worker.poll()).deliveries]
+    for worker, delivery in running:
+        await worker.ack(delivery)
+        await worker.start(delivery)
+
+    cancelling = asyncio.ensure_future(bench.client.job_cancel(CancelRequest(array=first, force=True)))
+    other = await bench.submit(needs=["nobody-has-this"])  # meanwhile
+    said = await cancelling
+
+    assert said.counts == {"cancelled": 9950, "stopping": 50}
+    assert len(said.jobs) == 100
+    assert await bench.state(other) == "queued"
+    for worker, delivery in running:
+        assert (await worker.poll()).deliveries == []
+        await worker.finish(delivery, Outcome.STOPPED, signal="SIGTERM")
+        assert (await worker.poll()).deliveries == []
+    again = await bench.client.job_cancel(CancelRequest(array=first))
+    assert again.counts == {"already_ended": 10_000}
+    assert await counts(bench, first) == {"cancelled": 10_000}
+
+
 async def test_whoever_depends_on_members_hears_of_their_end_when_all_are_cancelled(bench) -> None:
     first = await array(bench, count=3)
     child, other = await bench.submit(depends_on=[first + 1]), await bench.submit(depends_on_array=[first])
