@@ -32,9 +32,9 @@ def cable() -> Iterator[Wire]:
 
 
 @pytest.fixture
-async def apart(fleet: Fleet, cable: Wire) -> Fleet:
+async def apart(fleet: Fleet, cable: Wire, request: pytest.FixtureRequest) -> Fleet:
     """A broker on one host, and a worker `far` on another, which reaches it by TCP and token."""
-    fleet.settings |= SMALL
+    fleet.settings |= SMALL | getattr(request, "param", {})
     fleet.within |= {"broker": cable.inside(cable.broker), "far": cable.inside(cable.worker)}
     await fleet.start_broker(listen=f"{BROKER_ADDRESS}:{PORT}", allow_remote="true", allowed_hosts=BROKER_ADDRESS)
     async with fleet.client() as operator:
@@ -136,6 +136,9 @@ async def test_an_exclusive_job_that_is_cut_off_is_gone_before_another_host_has_
     assert first[-1] < second[0]
 
 
+# One packet in three is lost in each direction: with a lease of 2 s, of which half a second is for the ack, a connection
+# that has to be made anew is often too late, and what is asserted here is not how fast it gets through.
+@pytest.mark.parametrize("apart", [{"lease_s": "8"}], indirect=True, ids=["lease_of_8_s"])
 async def test_a_wire_that_loses_a_third_of_all_packets_loses_no_job(apart: Fleet, cable: Wire) -> None:
     async with apart.client() as client:
         cable.lose(30)

@@ -18,7 +18,7 @@ async def after(bench, worker, seconds: float) -> None:
     while seconds > 0:
         step, seconds = min(seconds, 50), seconds - 50
         bench.clock.pass_s(step)
-        await worker.report()
+        await worker.poll()
         await bench.sweep()
 
 

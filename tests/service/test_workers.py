@@ -363,3 +363,24 @@ async def test_of_several_lost_workers_of_one_name_one_is_named_by_its_id(bench)
     assert refused.value.code is ProblemCode.UNKNOWN_WORKER and "id" in refused.value.hint
     assert len(left) == 1 and left[0].id is None
     assert await told(bench) == ["worker_lost", "worker_lost", "worker_removed"]
+
+
+@pytest.mark.trial("B21")
+async def test_one_that_is_heard_and_does_not_ask_for_work_is_shown_so_and_not_counted_on(bench) -> None:
+    silent, other = await bench.registered("silent", slots=2), await bench.registered("other", slots=1)
+    running = await bench.submit(worker="other")
+    delivery = await other.running()
+    job = await bench.submit(worker="silent")
+    for _ in range(3):
+        await bench.sweep(after_s=30)
+        await silent.report()
+        await other.poll(wait_s=0)
+    shown = {worker.name: worker.state.value for worker in (await bench.client.worker_list()).workers}
+    told = await bench.client.job_explain(job)
+
+    assert shown == {"silent": "not_polling", "other": "online"}
+    assert (told.waiting.code, told.waiting.message) == ("workers_paused", "no new work for: silent (not polling)")
+    assert told.suggestion.startswith("start the worker of silent again")
+    assert [given.job for given in (await silent.poll()).deliveries] == [job]
+    assert (await bench.client.worker_list()).workers[1].state.value == "online"
+    assert running == delivery.job

@@ -99,6 +99,8 @@ def _devices_busy(reason: Reason, shape: Shape, worker: str) -> str:
 def _closed(reason: Reason, _: Shape, worker: str) -> str:
     if reason.message == f"{worker} is outdated":
         return f"install this broker's version on {worker}, and start its worker again"
+    if reason.message == f"{worker} is not polling":
+        return f"start the worker of {worker} again, or see what lies between: it is heard, and asks for no work"
     return (
         f"wait for {worker}: it is paused"
         if reason.message == f"{worker} is paused"

@@ -176,7 +176,8 @@ def reasons(shape: Shape, machine: Machine) -> list[Reason]:
 
 
 def _closed(machine: Machine) -> str:
-    return f"{machine.closed}: {machine.closed_why}" if machine.closed_why else f"{machine.closed}"
+    word = (machine.closed or "").replace("_", " ")
+    return f"{word}: {machine.closed_why}" if machine.closed_why else word
 
 
 def waiting(
@@ -198,7 +199,8 @@ def waiting(
         return Reason(code="workers_offline", message=f"not online: {', '.join(m.name for m in able[:5])}")
     serving = [m for m in online if m.closed is None]
     if not serving:
-        code = "workers_paused" if all(m.closed is WorkerState.PAUSED for m in online) else "workers_cordoned"
+        by_themselves = all(m.closed in (WorkerState.PAUSED, WorkerState.NOT_POLLING) for m in online)
+        code = "workers_paused" if by_themselves else "workers_cordoned"
         return Reason(
             code=code, message=f"no new work for: {', '.join(f'{m.name} ({_closed(m)})' for m in online[:5])}"
         )

@@ -62,6 +62,11 @@ class Broker:
         return int(self.settings.lease_s * 1000)
 
     @property
+    def polls_ms(self) -> int:
+        """So long a worker that does not ask for work is counted on."""
+        return self.lease_ms + int(self.settings.poll_s * 1000)
+
+    @property
     def pending_lease_ms(self) -> int:
         return self.lease_ms // 4
 

@@ -241,6 +241,7 @@ class _Exchange:
             seen=self.said.seen,
             recovered=int(self.said.recovered),
             strangers=self._strangers,
+            polls_until=self._listened + self.broker.polls_ms if isinstance(self.said, Poll) else None,
         )
         if self._is_back:
             machines.settle(self.tx, self.worker["id"])
@@ -250,7 +251,9 @@ class _Exchange:
             settle_drain(self.tx, self.worker["id"])
 
     def note_accepts(self, *, accepts: bool) -> None:
-        """Whether the worker itself takes new work now: what waits can say so."""
+        """The worker asks for work, and whether it takes any now: what waits can say so."""
+        if not self.worker["polls"]:
+            self.tx.run("note_polls", worker=self.worker["id"])
         if bool(self.worker["accepts"]) != accepts:
             self.tx.run("note_accepts", worker=self.worker["id"], accepts=int(accepts))
 

@@ -51,6 +51,7 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
             checkpoint_root=said.checkpoint_root,
             now=tx.now_ms,
             lease_until=broker.listening.now_ms() + broker.lease_ms,
+            polls_until=broker.listening.now_ms() + broker.polls_ms,
         )
         tx.run("forget_refusals", worker=worker_id, listened=broker.listening.now_ms())
         worker_event(

@@ -19,7 +19,7 @@ from broker.service.context import Broker
 from broker.service.rows import read_assignment, read_job
 from broker.service.stops import request_stop
 from broker.service.transition import LostSwap, apply, event, prefer_nobody, worker_event
-from broker.service.wake import ListVoid
+from broker.service.wake import ListVoid, RoomFree
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType
 from broker.wire.states import AssignmentState
@@ -45,6 +45,9 @@ async def expire_leases(broker: Broker) -> None:
     listened, gap_ms = broker.listening.sweep()
 
     def note(tx: Tx) -> None:
+        for worker in tx.all("note_silent_polls", listened=listened):
+            log.warning("a worker is heard and asks for no work", worker=worker["name"])
+            tx.tell(RoomFree(worker["id"]))
         tx.run("set_meta", key="listened_ms", value=str(listened))
         tx.run("set_meta", key="listened_at", value=str(tx.now_ms))
         if gap_ms > GAP_WORTH_SAYING_MS:

@@ -204,7 +204,9 @@ def closed(worker: Row) -> WorkerState | None:
         return WorkerState(worker["duty"])
     if worker["protocol"] < OLDEST_PROTOCOL:
         return WorkerState.OUTDATED
-    return None if worker["accepts"] else WorkerState.PAUSED
+    if not worker["accepts"]:
+        return WorkerState.PAUSED
+    return None if worker["polls"] else WorkerState.NOT_POLLING
 
 
 def _tags(worker: Row) -> list[str]:

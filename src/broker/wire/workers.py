@@ -270,6 +270,7 @@ class WorkerState(StrEnum):
     DRAINED = "drained"
     OUTDATED = "outdated"  # of a version that does not understand what this broker delivers
     PAUSED = "paused"  # the worker itself takes nothing new: it is ending, or its disk is full
+    NOT_POLLING = "not_polling"  # it is heard, and asks for no work: its polls are lost on the way, or it hangs
     LOST = "lost"
 
 

@@ -19,6 +19,7 @@ OF_STATE: Mapping[str, str] = {
     "drained": "yellow",
     "paused": "yellow",
     "outdated": "yellow",
+    "not_polling": "yellow",
     "failed": "red",
     "orphaned": "red",
     "scheduling_timeout": "red",

@@ -16,7 +16,7 @@ FROM workers WHERE id = :worker;
 
 -- name: online_workers
 -- The workers that are there.
-SELECT id, name, online, protocol, slots, tags, given_tags, duty, duty_why, accepts, platform, gpus, resources
+SELECT id, name, online, protocol, slots, tags, given_tags, duty, duty_why, accepts, polls, platform, gpus, resources
 FROM workers WHERE online = 1;
 
 -- name: workers
@@ -52,6 +52,14 @@ UPDATE workers SET given_tags = :tags WHERE id = :worker;
 -- name: count_gpus
 -- How many devices a worker shows.
 UPDATE workers SET gpus = :gpus WHERE id = :worker;
+
+-- name: note_silent_polls
+-- Workers that are heard, and have not asked for work for a while.
+UPDATE workers SET polls = 0 WHERE online = 1 AND polls = 1 AND polls_until <= :listened RETURNING id, name;
+
+-- name: note_polls
+-- One of them asks for work again.
+UPDATE workers SET polls = 1 WHERE id = :worker;
 
 -- name: note_accepts
 -- Whether the worker itself takes new work now.
@@ -91,25 +99,26 @@ SELECT id FROM workers WHERE name = :name AND online = 1;
 -- A worker process announces itself: a new epoch, with nothing said in it yet.
 INSERT INTO workers (
   id, name, online, epoch, machine, host, version, protocol, platform, slots, tags, resources, supervision,
-  checkpoint_root, registered_at, last_seen_at, lease_until
+  checkpoint_root, registered_at, last_seen_at, lease_until, polls_until
 )
 VALUES (
   :id, :name, 1, :epoch, :machine, :host, :version, :protocol, :platform, :slots, :tags, :resources, :supervision,
-  :checkpoint_root, :now, :now, :lease_until
+  :checkpoint_root, :now, :now, :lease_until, :polls_until
 )
 ON CONFLICT (id) DO UPDATE SET
   name = excluded.name, online = 1, epoch = excluded.epoch, machine = excluded.machine, host = excluded.host,
   version = excluded.version, protocol = excluded.protocol, platform = excluded.platform, slots = excluded.slots, tags = excluded.tags,
   resources = excluded.resources, supervision = excluded.supervision, checkpoint_root = excluded.checkpoint_root,
   last_seen_at = excluded.last_seen_at, lease_until = excluded.lease_until,
-  seq = 0, seen = 0, recovered = 0, answers = 0, strangers = 0, accepts = 1
+  seq = 0, seen = 0, recovered = 0, answers = 0, strangers = 0, accepts = 1, polls = 1,
+  polls_until = excluded.polls_until
 WHERE workers.epoch < excluded.epoch;
 
 -- name: hear_worker
 -- A worker was heard; its list, if this one is newer, is the one that counts.
 UPDATE workers SET
   online = 1, last_seen_at = :now, lease_until = :lease_until, seq = max(seq, :seq), seen = max(seen, :seen),
-  recovered = max(recovered, :recovered), strangers = :strangers
+  recovered = max(recovered, :recovered), strangers = :strangers, polls_until = coalesce(:polls_until, polls_until)
 WHERE id = :worker AND epoch = :epoch;
 
 -- name: number_answer
