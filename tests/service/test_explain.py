@@ -147,6 +147,7 @@ SITUATIONS: dict[Any, Answer] = {
                 ],
             }
         ],
+        "ahead": {"jobs": 1, "because": "1 submitted before it"},
         "basis": "it starts after the job for which room is kept, and when that starts is not known",
         "suggestion": "wait: that job comes first; a max_wall_s that ends before it starts lets this one pass",
     },
@@ -392,7 +393,7 @@ async def test_what_stands_before_it_is_counted(bench) -> None:
     await bench.submit(project="other", priority=50)
     last, first = await bench.submit(), await bench.submit(priority=9)
 
-    assert (await bench.client.job_explain(last)).ahead.jobs == 4
+    assert (await bench.client.job_explain(last)).ahead.jobs == 5
     assert (await bench.client.job_explain(first)).ahead is None
     ready = await bench.client.job_explain(jobs[0])
     assert [(one.worker, one.fits) for one in ready.placement or ()] == [("anna", True)]

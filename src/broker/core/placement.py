@@ -7,8 +7,9 @@ margin. What they use is not free already, and so is not taken off again; nor is
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from broker.wire.jobs import JobSpec, Reason
 from broker.wire.machines import FOREIGN_MB, Facts, Given, Gpu, GpuHealth, GpuShare
@@ -229,23 +230,24 @@ def choose(demand: Demand, host: Host) -> Given | None:
 
 def impossible(demand: Demand, host: Host) -> list[Reason]:
     """What this host could not give even with nothing else on it."""
-    found = []
-    if demand.gpus:
-        able = [device for device in host.devices if device.could_fit(demand)]
-        if len(able) < demand.gpus:
-            found.append(_too_few(demand, host))
+    return [said() for said in _impossible(demand, host)]
+
+
+def possible(demand: Demand, host: Host) -> bool:
+    """Whether there is nothing of that: for where many are asked and nobody is told."""
+    return next(_impossible(demand, host), None) is None
+
+
+def _impossible(demand: Demand, host: Host) -> Iterator[Callable[[], Reason]]:
+    """Words cost more than the look, so they are for whoever wants them."""
+    if demand.gpus and sum(device.could_fit(demand) for device in host.devices) < demand.gpus:
+        yield partial(_too_few, demand, host)
     if demand.ram_gb and (host.ram_gb is None or demand.ram_gb > host.ram_gb):
-        has = "does not say how much it has" if host.ram_gb is None else f"has {host.ram_gb:g}"
-        found.append(
-            _reason("ram", f"needs {demand.ram_gb:g} GiB of RAM, {host.name} {has}", demand.ram_gb, host.ram_gb)
-        )
+        yield partial(_too_little_ram, demand.ram_gb, host)
     has_of = dict(host.resources)
     for name, count in demand.resources:
         if count > has_of.get(name, 0):
-            has_count = has_of.get(name, 0)
-            message = f"needs {count} {name}, {host.name} has {has_count or 'none'}"
-            found.append(_reason("resources", message, count, has_count))
-    return found
+            yield partial(_too_few_of, name, count, has_of.get(name, 0), host)
 
 
 def short(demand: Demand, host: Host) -> list[Reason]:
@@ -276,6 +278,15 @@ def _size(device: Device, demand: Demand) -> tuple[int, int]:
     if demand.vram_mb is None:
         return device.gpu.total_mb or 0, device.gpu.index
     return device.free_mb or 0, device.gpu.index
+
+
+def _too_little_ram(ram_gb: float, host: Host) -> Reason:
+    has = "does not say how much it has" if host.ram_gb is None else f"has {host.ram_gb:g}"
+    return _reason("ram", f"needs {ram_gb:g} GiB of RAM, {host.name} {has}", ram_gb, host.ram_gb)
+
+
+def _too_few_of(name: str, count: int, has: int, host: Host) -> Reason:
+    return _reason("resources", f"needs {count} {name}, {host.name} has {has or 'none'}", count, has)
 
 
 def _too_few(demand: Demand, host: Host) -> Reason:

@@ -138,8 +138,9 @@ class Holding:
     def _place(self) -> str:
         with suppress(Failure):
             said = as_object(self._connection.call(by_name()["job_explain"], {"job": self.job}).json())
-            ahead = as_object(said.get("ahead")).get("jobs")
-            return f" behind {ahead} jobs" if ahead else ""
+            ahead = as_object(said.get("ahead"))
+            least = "at least " if ahead.get("at_least") else ""
+            return f" behind {least}{ahead.get('jobs')} jobs" if ahead else ""
         return ""
 
     def _patiently(self, operation: str, arguments: Mapping[str, Json]) -> Schema:
