@@ -139,8 +139,9 @@ class Device:
 
     @property
     def idle(self) -> bool:
-        """Whether a job may have it for itself. A device that tells neither its memory nor its processes is not known."""
-        told = self.gpu.free_mb is not None or self.gpu.processes is not None
+        """Whether a job may have it for itself. A device that tells neither its memory nor its processes is not known,
+        but for one that has no memory of its own: nobody else can be in the way there."""
+        told = self.gpu.unified or self.gpu.free_mb is not None or self.gpu.processes is not None
         return told and not self.shares and self.foreign_mb <= FOREIGN_MB
 
     def fits(self, demand: Demand) -> bool:

@@ -14,6 +14,7 @@ from broker.core.matching import Shape
 from broker.core.placement import Demand
 from broker.core.quotas import Over
 from broker.failpoint import failpoint
+from broker.places import DEVICE_NAMES
 from broker.service import views
 from broker.service.context import Broker, Caller
 from broker.service.quotas import Owner, Quotas, token_with_quota
@@ -27,7 +28,6 @@ from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import JobState
 
 COMMAND_SHOWN = 200
-DEVICES = "CUDA_VISIBLE_DEVICES"
 USES_A_GPU = re.compile(r"\b(cuda|torch|torchrun)\b", re.IGNORECASE)
 
 
@@ -119,10 +119,10 @@ def _count(tx: Tx, spec: JobSpec, token: str | None, count: int) -> None:
 
 def admit_environment(spec: JobSpec) -> None:
     """Devices that a job takes by its environment would be counted by nobody."""
-    if DEVICES in (spec.env or {}):
+    if taken := next((name for name in DEVICE_NAMES if name in (spec.env or {})), None):
         raise Refused(
             ProblemCode.INVALID_SPEC,
-            f"{DEVICES} says which devices a job was given: it can't be set",
+            f"{taken} says which devices a job was given: it can't be set",
             field="env",
             hint="ask for devices with gpus or vram_gb; a job that asks for none sees none",
         )

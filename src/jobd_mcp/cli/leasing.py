@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from broker.places import KFD, visible_devices
 from jobd_mcp.cli.connection import Connection
 from jobd_mcp.cli.exit_codes import TIME_LIMIT
 from jobd_mcp.cli.failure import Failure
@@ -171,7 +172,7 @@ def devices(lease: Schema) -> list[str]:
 def variables(lease: Schema) -> dict[str, str]:
     """What a command under this lease has in its environment. Without a device it sees none."""
     return {
-        "CUDA_VISIBLE_DEVICES": ",".join(devices(lease)),
+        **visible_devices(devices(lease), rocm=KFD.exists()),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "JOBD_LEASE": str(lease["job"]),
     }
