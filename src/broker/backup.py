@@ -108,7 +108,7 @@ def _restore(state: Path, file: Path, *, force: bool, at_step: Callable[[str], N
     made.unlink(missing_ok=True)
     try:
         held = backup.copy(file, made)
-        before = _given(state)
+        before = _given(state, held.installation)
         next_job = backup.go_on(made, before, _last_job(state / LOGS_NAME), time.time_ns() // 1_000_000)
         known = backup.deliveries(made)
     except NoBackup as refusal:
@@ -134,12 +134,13 @@ def _restore(state: Path, file: Path, *, force: bool, at_step: Callable[[str], N
     return Restored(held.jobs, held.installation, _shown(held.backed_up_at), next_job, aside.place)
 
 
-def _given(state: Path) -> backup.Given | None:
-    """What was given out so far; None if nobody can say. An interrupted restore has found it out, and may have moved
-    what it knew it from."""
+def _given(state: Path, installation: str) -> backup.Given | None:
+    """What this installation has given out so far; None if nobody can say: a new one that was started in its place knows
+    nothing of it. An interrupted restore has found it out, and may have moved what it knew it from."""
     for database in (state / RESTORED_NAME, state / DATABASE_NAME):
         if database.exists():
-            return backup.given_by(database)
+            given = backup.given_by(database)
+            return given if given is not None and given.installation == installation else None
     return None
 
 

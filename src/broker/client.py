@@ -257,12 +257,16 @@ class BrokerClient:
         stream: Literal["log", "index"],
         offset: int,
         data: bytes,
+        end: int | None = None,
     ) -> LogSize:
-        """Bytes of output at `offset`. The answered size is the only cursor; a gap is refused with it."""
+        """Bytes of output at `offset`. The answered size is the only cursor; a gap is refused with it.
+
+        `end`: all that its holder has, now that nothing is added.
+        """
         answer = await self._answer(
             "PUT",
             f"/v1/jobs/{job}/assignments/{attempt}/log",
-            query={"offset": offset, "stream": stream, "crc32": zlib.crc32(data)},
+            query={"offset": offset, "stream": stream, "crc32": zlib.crc32(data), "end": end},
             headers={
                 "X-Jobd-Worker": worker_id,
                 "X-Jobd-Epoch": str(epoch),

@@ -441,7 +441,7 @@ class Assignment:
         )
         self._pass_on_stops(shim)
         told = False
-        while (final := shim.final()) is None:
+        while (final := await self._final(shim)) is None:
             if not told and (started := shim.started()) is not None:
                 told, self.phase = True, Phase.RUNNING
                 failpoint("start_seen")
@@ -451,6 +451,10 @@ class Assignment:
             self._look_for_checkpoints(shim)
             await self._pause()
         return final
+
+    async def _final(self, shim: Shim) -> Final | None:
+        """Of a shim that was killed what is left is looked for first, among all processes of the machine."""
+        return shim.final() if shim.alive() else await asyncio.to_thread(shim.final)
 
     def _look_for_survivors(self, shim: Shim) -> None:
         """Processes that KILL does not end are told; they are listed, and keep their room, until they are gone."""

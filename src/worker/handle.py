@@ -23,9 +23,10 @@ from worker.probe.trees import TreeUse, look_at_tree
 from worker.process import records
 from worker.process.clock import boot_s
 from worker.process.failpoint import failpoint
-from worker.process.leftovers import kill_leftovers, leave_group
+from worker.process.leftovers import kill_leftovers, leave_group, survivors
 from worker.process.records import ExitRecord, Identity, Json, SpecRecord
 
+SURVIVORS_TOLD_AFTER_S = 5.0  # of a dead shim; a living one tells by itself
 _CLOSING_LIMIT_S = 10.0
 _LOOK_EVERY_S = 0.005
 _LONGEST_WHY = 500
@@ -96,6 +97,7 @@ class Shim:
         self.spec = spec
         self._record = record
         self._final: Final | None = None
+        self._killing_since: float | None = None
 
     @classmethod
     def at(cls, directory: Path) -> Shim | None:
@@ -277,7 +279,7 @@ class Shim:
 
         For a dead shim the files decide: an exit record says it all. None and no start record: the command was
         never executed. A start record alone: it may have run, and what is left of it is killed first, in this
-        call (which therefore may take some milliseconds, and is to be repeated while it answers None).
+        call, which therefore is for a thread, and is to be repeated while it answers None.
         """
         if self._final is None:
             self._final = self._verdict()
@@ -317,8 +319,15 @@ class Shim:
         )
 
     def _leftovers_gone(self) -> bool:
-        """What a shim that was killed left running is killed now. False: not all of it yet."""
-        return kill_leftovers(self._record["cookie"], self._record["cgroup"])
+        """What a shim that was killed left running is killed now. False: not all of it yet; after a while it is told."""
+        cookie, group = self._record["cookie"], self._record["cgroup"]
+        if kill_leftovers(cookie, group):
+            return True
+        if self._killing_since is None:
+            self._killing_since = boot_s()
+        elif boot_s() - self._killing_since >= SURVIVORS_TOLD_AFTER_S and self.stuck() is None:
+            (self.directory / records.STUCK).write_text(survivors(cookie, group))
+        return False
 
     def _final_of(self, record: ExitRecord) -> Final:
         """After a power failure the files may hold less than the shim wrote: then that much was dropped."""

@@ -50,6 +50,7 @@ class Broker(Protocol):
         stream: StreamName,
         offset: int,
         data: bytes,
+        end: int | None,
         /,
     ) -> LogSize: ...
 
@@ -88,6 +89,8 @@ class _Stream:
     asked: bool = True
     """False: where the broker stands is not known yet."""
     final: int | None = None
+    told: bool = True
+    """False: an earlier epoch may have declared more than a power cut left, and the broker may wait for it."""
     dropped: bool = False
     queued: bool = False
     not_before: float = 0.0
@@ -95,11 +98,11 @@ class _Stream:
 
     @property
     def done(self) -> bool:
-        return self.final is not None and self.durable >= self.final
+        return self.final is not None and self.durable >= self.final and self.told
 
     @property
     def waits_for_disk(self) -> bool:
-        return self.final is not None and self.size >= self.final > self.durable
+        return self.final is not None and self.size >= self.final and not self.done
 
     def declare(self, final: int) -> None:
         """It has ended with this size. What a power cut took from the file can't be waited for."""
@@ -169,8 +172,8 @@ class Spool:
         if output.key in self._followed:
             return
         streams = (
-            _Stream(output, "log", output.log, asked=not output.resumed),
-            _Stream(output, "index", output.index, asked=not output.resumed),
+            _Stream(output, "log", output.log, asked=not output.resumed, told=not output.resumed),
+            _Stream(output, "index", output.index, asked=not output.resumed, told=not output.resumed),
         )
         self._followed[output.key] = _Followed(output, streams)
         self._something_followed.set()
@@ -256,10 +259,10 @@ class Spool:
         if not data and stream.asked and not stream.waits_for_disk:
             return
         failpoint("upload_next")
+        holder = self._worker_id, output.job, output.attempt, output.token, self._epoch
+        end = stream.final
         try:
-            answer = await self._broker.put_log(
-                self._worker_id, output.job, output.attempt, output.token, self._epoch, stream.name, stream.size, data
-            )
+            answer = await self._broker.put_log(*holder, stream.name, stream.size, data, end)
         except Refused as refusal:
             self._refused(stream, refusal)
         except Unreachable as error:
@@ -267,6 +270,7 @@ class Spool:
         else:
             failpoint("uploaded")
             self._advance(stream, answer.size, answer.durable)
+            stream.told |= end is not None
             small = len(data) < CHUNK_BYTES // 16
             pause_s = (
                 DURABLE_LOOK_S

@@ -220,6 +220,27 @@ async def test_a_delivery_that_is_forgotten_leaves_no_bytes_to_the_next_of_its_n
 
 
 @pytest.mark.guarantee("G28")
+async def test_over_an_installation_that_was_begun_anew_ids_go_on_above_all_that_may_have_been_given(
+    short_dir: Path,
+) -> None:
+    """The machine is gone, a broker was started on a new one, and then somebody remembers the backup."""
+    lost, new, file = short_dir / "lost", short_dir / "new", short_dir / "backup"
+    await _submitted(lost)
+    backup.back_up(lost, file)
+    given_since = await _submitted(lost)
+    await _submitted(new)
+
+    backup.restore(new, file, force=True)
+
+    assert await _submitted(new) > given_since
+
+
+async def _submitted(state: Path) -> int:
+    async with run_broker(BrokerSettings(), state, {}), BrokerClient(f"unix://{state}/broker.sock") as client:
+        return (await client.job_submit(JobSpec(command="true"))).id
+
+
+@pytest.mark.guarantee("G28")
 async def test_a_token_that_was_revoked_after_the_backup_stays_revoked(quick: Fleet) -> None:
     file = str(quick.directory / "backup")
     async with quick.client() as client:

@@ -152,6 +152,24 @@ async def test_cancelling_a_job_that_has_ended_changes_nothing(bench) -> None:
     assert await bench.state(job) == "failed"
 
 
+async def test_an_orphan_that_was_cancelled_is_stopped_when_its_worker_is_heard(bench) -> None:
+    job = await bench.submit(on_worker_lost="orphan")
+    worker = await bench.registered()
+    delivery = await worker.running()
+    await bench.sweep(after_s=61)
+
+    answer = await bench.client.job_cancel(CancelRequest(job=[job]))
+    worker.hold(delivery, Phase.RUNNING)
+    heard = await worker.report()
+    await worker.finish(delivery, Outcome.STOPPED, signal="SIGTERM")
+
+    assert [one.note for one in answer.jobs] == [
+        "had ended; what may still run of it is stopped when its worker is heard"
+    ]
+    assert [verdict.verdict for verdict in heard.verdicts] == [VerdictWord.STALE_ASSIGNMENT]
+    assert await bench.state(job) == "orphaned"
+
+
 async def test_an_unknown_id_refuses_the_whole_call(bench) -> None:
     job = await bench.submit()
 
@@ -185,6 +203,15 @@ async def test_a_filter_that_hits_more_than_ten_running_jobs_must_be_confirmed(b
     assert refused.value.code is ProblemCode.CONFIRMATION_NEEDED
     assert "force" in refused.value.hint
     assert confirmed.counts == {"stopping": 11}
+
+
+async def test_ten_running_jobs_need_no_confirmation(bench) -> None:
+    await bench.submit(count=10)
+    worker = await bench.registered(slots=20)
+    for delivery in (await worker.poll()).deliveries:
+        await worker.ack(delivery)
+
+    assert (await bench.client.job_cancel(CancelRequest(project="default"))).counts == {"stopping": 10}
 
 
 async def test_running_work_of_another_actor_must_be_confirmed(make_bench, free_port: int) -> None:

@@ -213,8 +213,12 @@ async def test_numbers_of_answers_go_on_after_a_restart_of_the_broker(bench) -> 
 
 
 @pytest.mark.trial("B93")
-async def test_an_accepted_assignment_that_does_not_start_is_stopped_and_goes_elsewhere(bench) -> None:
-    job = await bench.submit()
+@pytest.mark.parametrize("outcome", [Outcome.NEVER_EXECUTED, Outcome.STOPPED])
+@pytest.mark.parametrize("policy", ["requeue", "orphan"])
+async def test_an_accepted_assignment_that_does_not_start_is_stopped_and_goes_elsewhere(
+    bench, outcome: Outcome, policy: str
+) -> None:
+    job = await bench.submit(on_worker_lost=policy)
     worker = await bench.registered()
     delivery = await worker.one()
     await worker.ack(delivery)
@@ -223,10 +227,13 @@ async def test_an_accepted_assignment_that_does_not_start_is_stopped_and_goes_el
         await worker.report()
 
     stop = (await worker.report()).stops[0]
-    await worker.finish(delivery, Outcome.NEVER_EXECUTED)
+    await worker.finish(delivery, outcome, stop=stop.id)
+    other = await bench.registered("w2")
 
     assert "not started" in stop.why
     assert await bench.state(job) == "queued"
+    assert (await worker.poll()).deliveries == []
+    assert [given.job for given in (await other.poll()).deliveries] == [job]
 
 
 @pytest.mark.parametrize("count", [1, 7])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from broker.wire.problems import ProblemCode, Refused
@@ -165,6 +167,24 @@ async def test_what_a_power_cut_took_from_the_worker_and_the_broker_has_is_kept_
 
     assert (asked.size, asked.durable) == (5, 5)
     assert (await bench.client.job_get(job, detail="full")).assignments[0].log_complete is True
+
+
+@pytest.mark.guarantee("G15")
+async def test_what_power_cuts_took_from_both_is_told_as_missing_and_not_waited_for(bench) -> None:
+    job = await bench.submit()
+    worker = await bench.registered()
+    delivery = await worker.running()
+    await worker.write(delivery, b"12")
+    await worker.finish(delivery, final_size=5, final_index_size=0)
+    rest = partial(bench.client.put_log, worker.id, delivery.job, 1, delivery.token, 1, "log")
+
+    early = await rest(0, b"", 3)
+    whole = await rest(2, b"3", 3)
+    again = await rest(3, b"", 3)
+
+    assert [(answer.size, answer.durable) for answer in (early, whole, again)] == [(2, 0), (3, 3), (3, 3)]
+    attempt = (await bench.client.job_get(job, detail="full")).assignments[0]
+    assert (attempt.log_complete, attempt.dropped_bytes) == (True, 2)
 
 
 @pytest.mark.guarantee("G3")

@@ -64,6 +64,22 @@ async def test_the_broker_asks_for_the_stop_itself_when_the_limit_the_grace_and_
     assert (await bench.kinds(job)).count("job_stop_requested") == 1
 
 
+@pytest.mark.guarantee("G25")
+async def test_a_wall_limit_that_is_over_takes_the_place_of_a_preemption_that_does_not_end(bench) -> None:
+    job, worker, delivery = await running(bench, preemptible=True)
+    await bench.client.job_preempt(job)
+    [preempt] = (await worker.report()).stops
+    worker.hold(delivery, Phase.RUNNING, stopping=preempt.id)
+
+    await later(bench, worker, BEYOND_S + 1)
+    [wall] = (await worker.report()).stops
+    await worker.finish(delivery, Outcome.STOPPED, exit_code=0, stop=wall.id)
+
+    assert wall.id != preempt.id
+    got = await bench.client.job_get(job)
+    assert (got.state.value, got.reason.code) == ("failed", "max_wall")
+
+
 async def test_time_in_which_the_broker_was_away_is_not_held_against_a_job(bench) -> None:
     _, worker, _ = await running(bench)
 

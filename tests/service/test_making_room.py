@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.service import making_room
 from broker.wire.projects import Preemption, Project
 from broker.wire.workers import Outcome, Phase
 from service.test_reservations import card, started, with_gpus
@@ -46,6 +47,21 @@ async def test_a_job_of_higher_priority_has_room_made_and_nobody_else_takes_it(m
 
     assert [await bench.state(job) for job in (*victims, small)] == ["queued"] * 3
     assert (await bench.client.job_get(big)).state.value == "running"
+
+
+@pytest.mark.guarantee("G39")
+async def test_many_that_fit_nowhere_do_not_keep_the_next_from_having_room_made(make_bench) -> None:
+    bench = await make_bench(preemption=POLICY)
+    worker = await with_gpus(bench, "anna", card(0))
+    victim = await bench.submit(gpus=1, preemptible=True)
+    await started(worker)
+    for vram_gb in range(100, 101 + making_room.MOST_HELPED):
+        await bench.submit(vram_gb=vram_gb, priority=50)
+    await bench.submit(gpus=1, priority=40)
+
+    await after(bench, worker, 100)
+
+    assert await stopping(bench, victim) == [True]
 
 
 @pytest.mark.guarantee("G39")

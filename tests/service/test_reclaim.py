@@ -9,9 +9,10 @@ import pytest
 from broker.app import open_broker, run_broker
 from broker.client import BrokerClient
 from broker.service import sweeps
+from broker.store.contract import StorageFailed
 from broker.wire.jobs import JobSpec
 from broker.wire.settings import BrokerSettings
-from broker.wire.workers import Held, Outcome, Phase, VerdictWord
+from broker.wire.workers import Ack, Held, Outcome, Phase, VerdictWord
 from support.scripted_worker import ScriptedWorker, SteppedClock
 
 W = VerdictWord
@@ -368,6 +369,114 @@ async def test_only_a_recovered_worker_may_claim(bench) -> None:
     assert (len(nothing.deliveries), len(something.deliveries)) == (0, 1)
 
 
+@pytest.mark.guarantee("G7", "G8")
+async def test_time_in_which_the_store_could_not_be_written_is_not_silence(bench) -> None:
+    """Nobody could be heard, whoever spoke: the first sweep after it must not come before the first report."""
+    job = await bench.submit(on_worker_lost="orphan")
+    worker = await bench.registered()
+    await worker.running()
+    store = bench.broker.store
+
+    async def fails(*_: object, **__: object) -> None:
+        raise StorageFailed("the disk does not write")
+
+    object.__setattr__(bench.broker, "store", _Instead(store, run=fails))
+    for _ in range(24):
+        bench.clock.pass_s(5)
+        with pytest.raises(StorageFailed):
+            await sweeps.expire_leases(bench.broker)
+    object.__setattr__(bench.broker, "store", store)
+    await bench.sweep(after_s=5)
+
+    assert await bench.state(job) == "running"
+    [gap] = [event for event in (await bench.client.job_events()).events if event.type.value == "reclaim_suppressed"]
+    assert gap.data["gap_s"] == pytest.approx(120, abs=1)
+    await bench.sweep(after_s=56)
+    assert await bench.state(job) == "orphaned"
+
+
+@pytest.mark.guarantee("G12")
+@pytest.mark.parametrize("outcome", [Outcome.LEASE_ENDED, Outcome.LOST])
+async def test_what_its_shim_said_is_gone_is_not_brought_back_by_a_list(bench, outcome: Outcome) -> None:
+    job = await bench.submit(on_worker_lost="orphan")
+    worker = await bench.registered()
+    delivery = await worker.running()
+    await bench.sweep(after_s=61)
+    await worker.finish(delivery, outcome)
+    worker.hold(delivery, Phase.RUNNING)
+
+    await worker.report()
+
+    assert await bench.state(job) == "orphaned"
+
+
+async def test_a_proof_that_nothing_ran_takes_the_loss_back(make_bench) -> None:
+    bench = await make_bench(max_losses=2)
+    job = await bench.submit()
+    worker = await bench.registered()
+    for _ in range(3):
+        delivery = await worker.one()
+        await worker.ack(delivery)
+        await bench.sweep(after_s=61)
+        await worker.finish(delivery, Outcome.NEVER_EXECUTED)
+        worker.held.clear()
+    assert await bench.state(job) == "queued"
+
+
+@pytest.mark.guarantee("G10")
+async def test_one_whose_start_was_never_heard_of_begins_when_it_comes_back(bench) -> None:
+    """Its limit is watched over from then on, and what runs later is told that it is not the first."""
+    job = await bench.submit(max_wall_s=100, checkpoint_grace_s=5)
+    worker = await bench.registered()
+    delivery = await worker.one()
+    await worker.ack(delivery)
+    await bench.sweep(after_s=61)
+    assert await bench.state(job) == "queued"
+
+    worker.hold(delivery, Phase.RUNNING)
+    await worker.report()
+    assert await bench.state(job) == "running"
+    for _ in range(4):
+        await bench.sweep(after_s=40)
+        await worker.report()
+    stop = (await bench.client.job_get(job)).stopping
+    worker.held.clear()
+    await bench.sweep(after_s=61)
+
+    assert stop.why == "max_wall_s=100 is over, and its worker has not stopped it"
+    assert await bench.state(job) == "failed"
+
+
+async def test_one_whose_start_was_never_heard_of_counts_as_started_when_it_runs_again(bench) -> None:
+    await bench.submit()
+    worker = await bench.registered()
+    delivery = await worker.one()
+    await worker.ack(delivery)
+    await bench.sweep(after_s=61)
+    worker.hold(delivery, Phase.RUNNING)
+    await worker.report()
+    worker.held.clear()
+
+    assert [again.restarts for again in (await worker.poll()).deliveries] == [1]
+
+
+@pytest.mark.guarantee("G7")
+async def test_leases_that_are_over_at_once_are_all_over_in_one_sweep_however_many(bench) -> None:
+    count = sweeps.BATCH + 1
+    await bench.submit(count=count)
+    worker = await bench.registered(slots=count)
+    while deliveries := (await worker.poll()).deliveries:
+        await worker.report(
+            *(Ack(kind="ack", job=one.job, attempt=1, token=one.token, shim="shim-1") for one in deliveries)
+        )
+    worker.held.clear()
+    bench.clock.pass_s(61)
+
+    await sweeps.expire_leases(bench.broker)
+
+    assert (await bench.client.job_list()).counts == {"queued": count}
+
+
 @pytest.mark.parametrize("meanwhile", ["ends", "is heard", "is claimed anew"])
 @pytest.mark.trial("B04")
 @pytest.mark.guarantee("G6")
@@ -377,7 +486,7 @@ async def test_a_late_expiry_does_not_touch_what_changed_between_its_read_and_it
     delivery = await worker.running()
     bench.clock.pass_s(61)
     reads: list[object] = []
-    real = bench.broker.store.run
+    real = bench.broker.store.read
 
     async def between(fn, **kwargs):
         result = await real(fn, **kwargs)
@@ -396,7 +505,7 @@ async def test_a_late_expiry_does_not_touch_what_changed_between_its_read_and_it
                 await worker.finish(delivery, Outcome.LOST)
                 await worker.running()
 
-    object.__setattr__(bench.broker, "store", _Between(bench.broker.store, between))
+    object.__setattr__(bench.broker, "store", _Instead(bench.broker.store, read=between))
     await sweeps.expire_leases(bench.broker)
 
     assert reads[0], "the sweep saw a lease that was over"
@@ -405,9 +514,11 @@ async def test_a_late_expiry_does_not_touch_what_changed_between_its_read_and_it
     assert await bench.assignments(job) == expected[meanwhile]
 
 
-class _Between:
-    def __init__(self, store, run) -> None:
-        self._store, self.run = store, run
+class _Instead:
+    """A store, with something else in the place of some of its methods."""
+
+    def __init__(self, store, **instead) -> None:
+        self.__dict__ |= {"_store": store, **instead}
 
     def __getattr__(self, name: str):
         return getattr(self._store, name)

@@ -68,6 +68,27 @@ async def test_a_stream_of_small_jobs_does_not_starve_one_that_needs_two_devices
 
 
 @pytest.mark.guarantee("G37")
+@pytest.mark.trial("B37")
+async def test_many_that_can_start_nowhere_do_not_end_the_protection_of_the_next(bench) -> None:
+    """They could run here, but for what a stranger holds; each is looked for, and none of them has room kept."""
+    worker = await with_gpus(bench, "anna", card(0), card(1), card(2, (None, 10)))
+    small = [await bench.submit(gpus=1, priority=-10) for _ in range(2)]
+    running = await started(worker)
+    for ram_gb in range(1, reservations.MOST_LOOKED_FOR + 3):
+        await bench.submit(gpus=3, ram_gb=ram_gb, priority=20)
+    big = await bench.submit(gpus=2)
+    behind = [await bench.submit(gpus=1, priority=-10) for _ in range(2)]
+    await worker.poll()
+
+    await worker.finish(running[small[0]])
+    assert await started(worker) == {}
+    await worker.finish(running[small[1]])
+
+    assert set(await started(worker)) == {big}
+    assert [await bench.state(job) for job in behind] == ["queued"] * 2
+
+
+@pytest.mark.guarantee("G37")
 async def test_both_say_why_they_wait(bench) -> None:
     worker = await with_gpus(bench, "anna", card(0), card(1))
     small = [await bench.submit(gpus=1, priority=-10) for _ in range(3)]

@@ -18,7 +18,7 @@ from broker.wire.events import EventType
 from broker.wire.jobs import CancelRequest, JobSpec
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.settings import BrokerSettings
-from broker.wire.workers import Outcome
+from broker.wire.workers import Outcome, Phase
 from support.folding import differences_in
 from support.scripted_worker import ScriptedWorker, SteppedClock
 
@@ -380,6 +380,40 @@ async def test_what_can_run_again_keeps_its_environment(bench) -> None:
     await bench.client.job_cancel(CancelRequest(array=array))
     await later(bench, 2)
     assert [await env(job) for job in (orphan, array, array + 1)] == [{"A": REMOVED}, {"D": REMOVED}, {"D": REMOVED}]
+
+
+@pytest.mark.guarantee("G27")
+async def test_those_of_an_array_that_is_larger_than_a_page_go_too(bench) -> None:
+    array = await bench.submit(count=retention.BATCH + 1, env={"TOKEN": SECRET})
+    await bench.client.job_cancel(CancelRequest(array=array))
+
+    await later(bench, 2)
+
+    assert (await bench.client.job_get(array, detail="full")).spec["env"] == {"TOKEN": REMOVED}
+
+
+@pytest.mark.guarantee("G27")
+async def test_what_two_orphans_had_cancelled_keeps_its_environment_until_both_are_back(bench) -> None:
+    parents = [await bench.submit(on_worker_lost="orphan") for _ in range(2)]
+    worker = await bench.registered()
+    deliveries = (await worker.poll()).deliveries
+    for delivery in deliveries:
+        await worker.ack(delivery)
+        await worker.start(delivery)
+        worker.hold(delivery, Phase.RUNNING)
+    child = await bench.submit(depends_on=parents, env={"B": "2"})
+    await bench.sweep(after_s=61)
+    worker.held.pop((deliveries[1].job, 1))
+    await worker.report()
+    await worker.finish(deliveries[0])
+    assert await bench.state(child) == "cancelled"
+
+    await later(bench, 2)
+    worker.hold(deliveries[1], Phase.RUNNING)
+    await worker.report()
+    await worker.finish(deliveries[1])
+
+    assert (await worker.one()).spec.env == {"B": "2"}
 
 
 # ---- gaps in the story

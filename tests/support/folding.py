@@ -245,6 +245,7 @@ _CHANGES: dict[str, Callable[[FoldedJob, Event], None]] = {
     "job_waiting": _nothing,
     "watchdog_fired": _nothing,
     "checkpoint_complete": _nothing,
+    "checkpoint_left_behind": _nothing,
     **{f"job_{state}": _end(state) for state in TERMINAL},
     **{str(state): _end(state) for state in TERMINAL},
 }

@@ -62,6 +62,7 @@ class ScriptedBroker:
     polls: list[Poll] = field(default_factory=list)
     registrations: list[Registration] = field(default_factory=list)
     chunks: list[tuple[int, StreamName, int, int]] = field(default_factory=list)
+    ends: dict[tuple[int, StreamName], int | None] = field(default_factory=dict)
     kept: dict[tuple[int, StreamName], bytearray] = field(default_factory=lambda: defaultdict(bytearray))
     polls_at_once: int = 0
     most_polls_at_once: int = 0
@@ -119,9 +120,11 @@ class ScriptedBroker:
         stream: StreamName,
         offset: int,
         data: bytes,
+        end: int | None = None,
     ) -> LogSize:
         """Bytes by offset: what is there is skipped, a gap is refused with the size."""
         self.chunks.append((job, stream, offset, len(data)))
+        self.ends[job, stream] = end
         await asyncio.sleep(self.append_s)
         self.before_append(job, stream, offset)
         kept = self.kept[job, stream]

@@ -200,6 +200,16 @@ async def test_a_chatty_job_costs_no_request_a_line(store: ScriptedBroker, spool
     assert len([call for call in store.chunks if call[1] == "log"]) < 40
 
 
+async def test_of_a_file_that_is_gone_the_broker_is_told_that_nothing_comes(
+    store: ScriptedBroker, spool: Spool, tmp_path: Path
+) -> None:
+    out = output(tmp_path, resumed=True)
+    spool.follow(out)
+    await asyncio.sleep(0.1)  # it has asked where the broker stands
+    assert await asyncio.wait_for(spool.settled(KEY, 8, 0), 5) is Fate.DURABLE
+    assert store.ends[1, "log"] == 0
+
+
 async def test_a_spool_that_a_power_cut_shortened_is_sent_as_far_as_it_goes(
     store: ScriptedBroker, spool: Spool, tmp_path: Path
 ) -> None:

@@ -81,6 +81,8 @@ def _live_end(job: JobRow, assignment: AssignmentRow, final: Final, max_losses: 
         case Outcome.STOPPED:
             if final.limit is not None and stopped is not Cause.STOP_CONFIRMED:
                 return Cause.TIME_LIMIT
+            if stopped is None and not implies_start(final):
+                return Cause.NEVER_EXECUTED
             return stopped or loss(job, assignment, max_losses)
         case Outcome.LEASE_ENDED | Outcome.LOST:
             return loss(job, assignment, max_losses)
@@ -104,6 +106,8 @@ def _late_end(final: Final) -> Cause | None:
         case Outcome.LAUNCH_FAILED | Outcome.LIMIT:
             return Cause.LATE_FAIL
         case Outcome.REFUSED | Outcome.NEVER_EXECUTED:
+            return Cause.LATE_NEVER_EXECUTED
+        case Outcome.STOPPED if not implies_start(final):
             return Cause.LATE_NEVER_EXECUTED
         case Outcome.STOPPED | Outcome.LEASE_ENDED | Outcome.LOST:
             return None

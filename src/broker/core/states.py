@@ -267,6 +267,7 @@ class Facts:
     final_index_size: int | None = None
     dropped: int = 0
     gone: bool = False
+    starts: bool = False  # of one that comes back: its start was never heard of
     prefers_until: int | None = None  # how long its worker, which is there, is left what it had started
 
 
@@ -348,6 +349,7 @@ def _assignment_after(
                 state=state,
                 resumed_at=facts.now,
                 started_at=row.started_at or facts.now,
+                wall_until=row.wall_until if row.started_at is not None else facts.wall_until,
                 lease_until=_given(facts.lease_until),
                 reserved=True,
                 ended_at=None,
@@ -442,6 +444,7 @@ def _job_changes(job: JobRow, assignment: AssignmentRow | None, cause: Cause, fa
             return {
                 "lost_assignment": None,
                 "losses": max(0, job.losses - 1),
+                "restarts": job.restarts + facts.starts,
                 "started_at": assignment.started_at,
                 "ended_at": None,
                 "exit_code": None,

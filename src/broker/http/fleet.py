@@ -138,6 +138,7 @@ async def worker_log(
     x_jobd_epoch: Annotated[int, Header(ge=1, le=MOST_ID)],
     x_jobd_token: Annotated[str, Header(max_length=200)],
     stream: Annotated[Literal["log", "index"], Query()] = "log",
+    end: Annotated[int | None, Query(ge=0, le=MOST_OFFSET, description="All that its holder has, at the end.")] = None,
 ) -> LogSize:
     """Bytes of output at an offset: what is there is skipped, a gap is refused with the size."""
     holder = output.Holder(x_jobd_worker, x_jobd_epoch, job, attempt, x_jobd_token)
@@ -148,4 +149,4 @@ async def worker_log(
         size += len(piece)
         if size > output.MOST_IN_ONE_CHUNK:
             raise Refused(ProblemCode.PAYLOAD_TOO_LARGE, f"a chunk is at most {output.MOST_IN_ONE_CHUNK} bytes")
-    return await output.append(broker, who, holder, stream, offset, crc32, b"".join(pieces))
+    return await output.append(broker, who, holder, stream, offset, crc32, b"".join(pieces), end)

@@ -104,7 +104,8 @@ def install(app: FastAPI) -> None:
         return response(Refused(C.INVALID_REQUEST, "the client left before its body had come"))  # heard by nobody
 
     @app.exception_handler(StorageFull)
-    async def full(_: Request, __: StorageFull) -> JSONResponse:
+    async def full(request: Request, __: StorageFull) -> JSONResponse:
+        log.error("the disk is full; nothing was kept", path=request.url.path)
         return response(
             Refused(
                 C.STORAGE_FULL,

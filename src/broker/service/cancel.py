@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from broker.core.rows import StopKind
+from broker.core.rows import JobRow, StopKind
 from broker.core.states import TERMINAL, Cause, Facts
 from broker.failpoint import failpoint
 from broker.service.context import Broker, Caller
 from broker.service.rows import read_assignment, read_job, unknown_job
 from broker.service.stops import not_confirmed, request_stop
 from broker.service.transition import apply, decide
+from broker.service.wake import JobChanged
 from broker.store.contract import Tx
 from broker.wire.jobs import CancelAnswer, CancelRequest, StoppedJob
 from broker.wire.problems import ProblemCode, Refused
@@ -90,8 +91,7 @@ def _cancel_one(tx: Tx, broker: Broker, caller: Caller, job_id: int, reason: str
     if job.state in TERMINAL:
         if job.cascaded_by is not None:
             tx.run("forget_cascade", job=job.id)  # now a person has cancelled it too
-        note = "was cancelled already" if job.state is JobState.CANCELLED else "had ended; nothing changed"
-        return StoppedJob(id=job.id, state=job.state, note=note)
+        return StoppedJob(id=job.id, state=job.state, note=_of_ended(tx, job))
     text = reason or f"cancelled by {caller.actor}"
     listened = broker.listening.now_ms()
     facts = Facts(now=tx.now_ms, listened=listened, reason_code="cancelled", reason=text, gone=True)
@@ -105,6 +105,17 @@ def _cancel_one(tx: Tx, broker: Broker, caller: Caller, job_id: int, reason: str
         return StoppedJob(id=job.id, state=JobState.CANCELLED, note="cancelled before it ran")
     request_stop(tx, broker, job, assignment, StopKind.CANCEL, caller.actor, text)
     return StoppedJob(id=job.id, state=job.state, note=f"stopping: TERM, then KILL after {job.grace_s:g} s")
+
+
+def _of_ended(tx: Tx, job: JobRow) -> str:
+    """An orphan's process may be alive: it is not taken back after this, and told to stop when its worker is heard."""
+    if job.state is JobState.CANCELLED:
+        return "was cancelled already"
+    if job.lost_assignment is None:
+        return "had ended; nothing changed"
+    tx.run("forget_loss", job=job.id)
+    tx.tell(JobChanged(job.id))
+    return "had ended; what may still run of it is stopped when its worker is heard"
 
 
 def _kind(answer: StoppedJob) -> str:

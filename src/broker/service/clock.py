@@ -70,6 +70,7 @@ class Listening:
         self._most_ms = most_s * 1000
         self._since = clock.boot_s()
         self._away_ms = away_ms
+        self._noted: tuple[float, int] = 0.0, 0  # what the last sweep counted, and what it left out
 
     def now_ms(self) -> int:
         return int(self._total_ms + min(self._elapsed_ms(), self._most_ms))
@@ -80,8 +81,16 @@ class Listening:
         counted = min(elapsed, self._most_ms)
         self._total_ms += counted
         self._since = self._clock.boot_s()
-        away_ms, self._away_ms = self._away_ms, 0
-        return int(self._total_ms), int(elapsed - counted) + away_ms
+        gap_ms = int(elapsed - counted) + self._away_ms
+        self._noted, self._away_ms = (counted, gap_ms), 0
+        return int(self._total_ms), gap_ms
+
+    def take_back(self) -> None:
+        """The last sweep could not be written down: nobody was heard in that time, whoever spoke. It counts as a gap."""
+        counted, gap_ms = self._noted
+        self._noted = 0.0, 0
+        self._total_ms -= counted
+        self._away_ms += gap_ms + int(counted)
 
     def _elapsed_ms(self) -> float:
         return (self._clock.boot_s() - self._since) * 1000

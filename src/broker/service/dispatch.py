@@ -20,7 +20,7 @@ from broker.service.context import Broker
 from broker.service.order import Head, Order
 from broker.service.reservations import Reservations
 from broker.service.rows import read_job
-from broker.service.transition import LostSwap, apply, pass_in_line
+from broker.service.transition import apply, pass_in_line
 from broker.service.views import with_room
 from broker.service.wake import HeldByQuota, Look, Parked
 from broker.store.contract import Row, Tx
@@ -373,11 +373,8 @@ def _assign(tx: Tx, broker: Broker, worker: Row, head: Head, number: int, room: 
         cpus=head.wants.cpus,
         given=what,
     )
-    try:
-        facts = Facts(now=tx.now_ms, listened=broker.listening.now_ms(), claimed=given)
-        done = apply(tx, row, None, Cause.CLAIM, facts)
-    except LostSwap:
-        return None
+    facts = Facts(now=tx.now_ms, listened=broker.listening.now_ms(), claimed=given)
+    done = apply(tx, row, None, Cause.CLAIM, facts)
     failpoint("claiming")
     return _delivery(broker, asked, done.job, done.job.attempt, token, what)
 

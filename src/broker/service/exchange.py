@@ -154,6 +154,10 @@ class _Entry:
     standing: Standing
 
 
+def _was_slow(assignment: AssignmentRow) -> bool:
+    return assignment.stop is not None and assignment.stop.kind is StopKind.START_LIMIT
+
+
 class _Rows:
     """The rows that an exchange is about: read once, and kept as it changes them.
 
@@ -357,6 +361,10 @@ class _Exchange:
         )
         if cause is Cause.REFUSE or (cause is Cause.LATE_NEVER_EXECUTED and final.outcome is Outcome.REFUSED):
             self._remember_refusal(entry, told.code or "refused", told.text or "refused")
+        if cause is Cause.NEVER_EXECUTED and _was_slow(entry.assignment):
+            self._remember_refusal(
+                entry, "cwd_start_limit", "what needs the same directory did not start there in time"
+            )
         self._apply(entry, cause, facts)
         history.note(self.tx, entry.job.id, cause, final)
         return VerdictWord.ACCEPTED
@@ -432,7 +440,12 @@ class _Exchange:
             self.news = True
             return VerdictWord.LEASE_LOST  # close the shim for good, and say that nothing was executed
         lease_until = self._lease_until(entry.job)
-        self._apply(entry, Cause.RESURRECT, self._facts(lease_until=lease_until))
+        if entry.assignment.started_at is not None:
+            facts = self._facts(lease_until=lease_until)
+        else:
+            self._begins(entry)
+            facts = self._facts(lease_until=lease_until, starts=True, wall_until=self._wall_until(entry.job))
+        self._apply(entry, Cause.RESURRECT, facts)
         return VerdictWord.ACCEPTED
 
     def _held_over(self, entry: _Entry, held: Held) -> VerdictWord:
@@ -525,10 +538,14 @@ class _Exchange:
         self._is_back = True
 
     def _apply_start(self, entry: _Entry) -> _Entry:
+        self._begins(entry)
+        return self._apply(entry, Cause.START, self._facts(wall_until=self._wall_until(entry.job)))
+
+    def _begins(self, entry: _Entry) -> None:
+        """What else the first word of its process means."""
         launches.succeeded(self.tx, self.worker)
         if entry.job.restarts:
             self._tell_left_behind(entry.assignment)
-        return self._apply(entry, Cause.START, self._facts(wall_until=self._wall_until(entry.job)))
 
     def _tell_left_behind(self, now: AssignmentRow) -> None:
         """Its last process ran on another worker, and where that kept its checkpoints this one can't see."""

@@ -13,12 +13,14 @@ from broker.service import usage
 from broker.service.context import Broker
 from broker.service.dispatch import Turn, heads_of
 from broker.service.order import Head
-from broker.service.reservations import MOST_LOOKED_FOR, Place
+from broker.service.reservations import Place
 from broker.service.rows import given, read_assignment, read_job
 from broker.service.stops import request_stop
 from broker.store.contract import Row, Tx
 
 BY = "policy"
+MOST_HELPED = 8
+"""Jobs for which room is made in one look."""
 
 
 async def make_room(broker: Broker) -> None:
@@ -58,15 +60,19 @@ class _Pass:
         self._turn = Turn(tx, broker)
 
     def run(self) -> None:
-        for head in self._heads()[:MOST_LOOKED_FOR]:
+        left = MOST_HELPED
+        for head in self._heads():
             found = self._choice(head, self._turn.kept.directory_of(head))
             if found is not None and found.stopped:
                 self._make(head, found)
+                left -= 1
+            if not left:
+                return
 
     def would_stop(self, head: Head, directory: str) -> Choice | None:
         mine = self._turn.order.rank(head)
         before = [other for other in self._heads() if self._turn.order.rank(other) < mine]
-        if len(before) >= MOST_LOOKED_FOR or self._turn.holds(head) or any(one.wants == head.wants for one in before):
+        if self._turn.holds(head) or any(one.wants == head.wants for one in before):
             return None
         return self._choice(head, directory)
 

@@ -52,12 +52,21 @@ class _Gate:
 
 
 async def append(
-    broker: Broker, caller: Caller, holder: Holder, part: Part, offset: int, crc32: int, data: bytes
+    broker: Broker,
+    caller: Caller,
+    holder: Holder,
+    part: Part,
+    offset: int,
+    crc32: int,
+    data: bytes,
+    end: int | None = None,
 ) -> LogSize:
     """Keep `data` at `offset`. What is there already is skipped; a gap is refused with the size to go on from.
 
     Refused: `stale_assignment` and `lease_lost` by the fence, `bad_checksum`, `offset_gap`, `payload_too_large`.
-    Once the size that the holder declared is reached, the file is synced and `durable` says so.
+    Once the size that the holder declared is reached, the file is synced and `durable` says so. `end`: all that
+    it has. When that is here, what was declared beyond it was lost in a power cut: it is told as missing, and nobody
+    waits for it.
     """
     if len(data) > MOST_IN_ONE_CHUNK:
         raise Refused(ProblemCode.PAYLOAD_TOO_LARGE, f"a chunk is at most {MOST_IN_ONE_CHUNK} bytes")
@@ -73,7 +82,9 @@ async def append(
         if zlib.crc32(data) != crc32:
             raise Refused(ProblemCode.BAD_CHECKSUM, "the bytes do not match their checksum", retryable=True)
         done = broker.logs.append(holder.job, holder.attempt, part, offset, data)
-        whole = gate.final_size is not None and done.size >= gate.final_size
+        whole = gate.final_size is not None and done.size >= min(
+            gate.final_size, end if end is not None else gate.final_size
+        )
         return done, broker.logs.sync(holder.job, holder.attempt, part) if whole else 0
 
     try:
@@ -82,8 +93,17 @@ async def append(
         raise Refused(
             ProblemCode.OFFSET_GAP, f"the broker has {gap.size} bytes", size=gap.size, retryable=True
         ) from None
+    if end is not None and gate.final_size is not None and end <= done.size < gate.final_size:
+        await broker.store.run(partial(_ends_early, holder=holder, part=part, size=done.size))
     broker.wake.log_grew(holder.job)
     return LogSize(size=done.size, durable=durable, duplicate=done.duplicate)
+
+
+def _ends_early(tx: Tx, *, holder: Holder, part: Part, size: int) -> None:
+    if part == "log":
+        tx.run("log_ends_early", job=holder.job, attempt=holder.attempt, token=holder.token, size=size)
+    else:
+        tx.run("index_ends_early", job=holder.job, attempt=holder.attempt, token=holder.token, size=size)
 
 
 def _gate(tx: Tx, caller: Caller, holder: Holder, part: Part) -> _Gate:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from broker.core.matching import Machine, Shape, never, reasons
 from broker.core.order import Rank
@@ -28,6 +29,7 @@ from broker.wire.states import AssignmentState
 STANDS_MS = 5000
 """So long a look at all workers is gone by."""
 MOST_LOOKED_FOR = 8
+"""So many are looked for in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +59,24 @@ class Reservations:
         self._now = broker.listening.now_ms()
         self._margin_ms = int(broker.settings.wall_margin_s * 1000)
         self._kept: dict[int, _Kept] | None = None
+        self._looks_left = MOST_LOOKED_FOR
+        self._there: list[Place] | None = None
 
     def is_kept_from(
         self, head: Head, worker: str, machine: Machine, what: Given | None, ahead: Sequence[Head]
     ) -> bool:
         """Whether this worker is kept for one of those `ahead`, in their order, and the head may not pass it."""
-        for first in ahead[:MOST_LOOKED_FOR]:
+        for first in ahead:
+            if not self._looks_left and not self._stands(self._all().get(first.job)):
+                self._tx.tell(RoomFree(worker))  # the others are looked for in the next transaction
+                return True
             if self._worker_for(first) == worker:
                 return not self._may_pass(first.wants, worker, machine, head, what)
         return False
+
+    def _stands(self, kept: _Kept | None) -> TypeGuard[_Kept]:
+        """Whether a look is new enough to go by."""
+        return kept is not None and 0 <= self._now - kept.looked_at < STANDS_MS
 
     def stands_against(self, head: Head, rank: Rank) -> bool:
         """Whether what is kept for it stands against this rank: of no higher priority, whoever has used least."""
@@ -74,6 +85,7 @@ class Reservations:
 
     def given(self, head: Head) -> None:
         """It has its room now."""
+        self._there = None
         if self._kept is not None and self._kept.pop(head.job, None) is not None:
             self._tx.run("give_up_room", job=head.job)
 
@@ -91,8 +103,9 @@ class Reservations:
 
     def _worker_for(self, head: Head) -> str | None:
         kept = self._all().get(head.job)
-        if kept is not None and 0 <= self._now - kept.looked_at < STANDS_MS:
+        if self._stands(kept):
             return kept.worker
+        self._looks_left -= 1
         found = self._look(head, kept)
         if found is None:
             self.given(head)
@@ -147,21 +160,25 @@ class Reservations:
         return _Kept(best, starts[best], self._now, rank)
 
     def _places(self, wants: Shape, directory: str) -> list[Place]:
-        tx = self._tx
-        refused = tx.all("refusals_of_place", place=directory, key=wants.key())
+        """The workers that could run it. Read once for all who are looked for, until something is given away."""
+        if self._there is None:
+            self._there = self._open_workers()
+        refused = self._tx.all("refusals_of_place", place=directory, key=wants.key())
         saying_no = {row["worker"] for row in refused}
+        return [
+            place for place in self._there if place.machine.name not in saying_no and not never(wants, place.machine)
+        ]
+
+    def _open_workers(self) -> list[Place]:
         running: dict[str, list[Running]] = {}
-        for row in tx.all("running_everywhere"):
+        for row in self._tx.all("running_everywhere"):
             running.setdefault(row["worker"], []).append(self._running(row))
-        shown = Shown(tx)
+        shown = Shown(self._tx)
         found = []
-        for row in tx.all("workers"):
+        for row in self._tx.all("workers"):
             machine = views.with_room(row)
-            if not machine.online or machine.closed is not None or machine.name in saying_no:
-                continue
-            machine = replace(machine, host=shown.host(row)) if wants.demand else machine
-            if not never(wants, machine):
-                found.append(Place(row["id"], machine, running.get(row["id"], ())))
+            if machine.online and machine.closed is None:
+                found.append(Place(row["id"], replace(machine, host=shown.host(row)), running.get(row["id"], ())))
         return found
 
     def _running(self, row: Row) -> Running:

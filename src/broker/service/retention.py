@@ -68,26 +68,27 @@ def _keep(broker: Broker) -> tuple[float, float, float]:
 async def _env(broker: Broker, cut: Cutoffs) -> None:
     if cut.env is None:
         return
-    needed: set[int] = set()  # specifications of arrays with members that may run
+    before = cut.env
+    needed: set[int] = set()  # specifications with which something may run
 
     async def scrub(page: list[Row]) -> None:
         by_spec: dict[int, list[int]] = defaultdict(list)
         for row in page:
             by_spec[row["spec"]].append(row["id"])
         for spec, jobs in by_spec.items():
-            if spec not in needed and not await broker.store.run(partial(_scrub, spec=spec, jobs=jobs)):
+            if spec not in needed and not await broker.store.run(partial(_scrub, spec=spec, jobs=jobs, before=before)):
                 needed.add(spec)
 
-    await _in_pages(broker, _with_old_env, cut.env, scrub)
+    await _in_pages(broker, _with_old_env, before, scrub)
 
 
 def _with_old_env(tx: Tx, *, before: int, after_at: int, after_id: int) -> list[Row]:
     return tx.all("jobs_with_old_env", before=before, after_at=after_at, after_id=after_id, limit=BATCH)
 
 
-def _scrub(tx: Tx, *, spec: int, jobs: Sequence[int]) -> bool:
-    """False: another member of the array may run with it."""
-    if tx.one("spec_still_needed", spec=spec, ids=json.dumps(jobs)) is not None:
+def _scrub(tx: Tx, *, spec: int, jobs: Sequence[int], before: int) -> bool:
+    """False: something may run with it, now or again."""
+    if tx.one("spec_still_needed", spec=spec, before=before) is not None:
         return False
     text = tx.one("spec_text", spec=spec)
     assert text is not None, "jobs refer to their specification"

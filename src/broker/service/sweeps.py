@@ -44,7 +44,7 @@ async def expire_leases(broker: Broker) -> None:
     """Leases that ran out while the broker listened: expired, then by policy. Silent workers: lost."""
     listened, gap_ms = broker.listening.sweep()
 
-    def note(tx: Tx) -> list[Row]:
+    def note(tx: Tx) -> None:
         tx.run("set_meta", key="listened_ms", value=str(listened))
         tx.run("set_meta", key="listened_at", value=str(tx.now_ms))
         if gap_ms > GAP_WORTH_SAYING_MS:
@@ -54,12 +54,20 @@ async def expire_leases(broker: Broker) -> None:
                 worker_event(tx, EventType.WORKER_LOST, worker["id"], worker["name"])
                 machines.settle(tx, worker["id"])
                 tx.tell(ListVoid(worker["id"]))
-        return tx.all("leases_over", listened=listened, limit=BATCH)
 
-    due = await broker.store.run(note)
+    try:
+        await broker.store.run(note)
+    except BaseException:
+        broker.listening.take_back()
+        raise
+    await _all(broker, partial(_leases_over, listened=listened), partial(_expire, broker=broker, listened=listened))
+
+
+def _leases_over(tx: Tx, *, listened: int) -> list[Row]:
+    due = tx.all("leases_over", listened=listened, limit=BATCH)
     if due:
         failpoint("swept")
-    await _each(broker, [row["id"] for row in due], partial(_expire, broker=broker, listened=listened))
+    return due
 
 
 async def _each(broker: Broker, due: Sequence[int], deal_with: Callable[[int, Tx], bool]) -> int:

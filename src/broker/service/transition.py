@@ -354,6 +354,7 @@ def _is_ready(job: JobRow) -> bool:
 
 def _count(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | None) -> None:
     """Keep the counts per state and the lines of queued jobs, and tell dispatch what it may look at again."""
+    _stand(tx, before, after)
     if before.state is after.state:
         return
     out_of, into = before.state.value, after.state.value
@@ -364,14 +365,18 @@ def _count(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | No
         moved = tx.run("move_token_count", token=after.quota_token, out_of=out_of, into=into, gpus=after.gpus)
         if moved == 1:
             tx.run("count_token_state", token=after.quota_token, state=into, by=1, gpus=after.gpus)
-    if _is_ready(before):
+    if before.state in OWNED and after.state not in OWNED and assignment is not None:
+        tx.tell(RoomFree(assignment.worker))
+
+
+def _stand(tx: Tx, before: JobRow, after: JobRow) -> None:
+    """In a line, in none, or left to one worker."""
+    if _is_ready(before) and not _is_ready(after):
         leave_line(tx, before.id)
-    if _is_ready(after):
+    if _is_ready(after) and not _is_ready(before):
         join_line(tx, after.id, after.shape)
     if after.prefers is not None:
         tx.tell(JobReady(after.shape))
-    if before.state in OWNED and after.state not in OWNED and assignment is not None:
-        tx.tell(RoomFree(assignment.worker))
 
 
 def _hold(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | None, listened: int) -> None:

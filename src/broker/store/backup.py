@@ -41,6 +41,7 @@ class Contents:
 class Given:
     """What an installation has given out: the largest ids by table, and the tokens that it refuses by their hashes."""
 
+    installation: str
     numbers: Mapping[str, int]
     revoked: Mapping[str, int]
 
@@ -88,8 +89,8 @@ def given_by(database: Path) -> Given | None:
         with _reading(database) as connection:
             numbers = dict(connection.execute("SELECT name, seq FROM sqlite_sequence"))
             revoked = dict(connection.execute("SELECT hash, revoked_at FROM tokens WHERE revoked_at IS NOT NULL"))
-            contents(connection)
-            return Given({table: int(numbers.get(table, 0)) for table in JUMPS}, revoked)
+            installation = contents(connection).installation
+            return Given(installation, {table: int(numbers.get(table, 0)) for table in JUMPS}, revoked)
     except (sqlite3.Error, NoBackup, ValueError):
         return None
 

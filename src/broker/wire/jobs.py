@@ -203,7 +203,9 @@ class Assignment(Frozen):
     checkpoint_at: datetime | None = Field(default=None, description="When it last said that a checkpoint is safe.")
     log_bytes: int | None = None
     log_complete: bool | None = None
-    dropped_bytes: int | None = Field(default=None, description="Output that was not kept: log cap, or full disk.")
+    dropped_bytes: int | None = Field(
+        default=None, description="Output that was not kept: log cap, full disk, power cut."
+    )
 
 
 class Eta(Frozen):

@@ -72,6 +72,14 @@ def kill(group: str) -> None:
         put(group, "cgroup.kill", b"1")
 
 
+def members(group: str) -> list[int]:
+    """Processes in it now."""
+    try:
+        return [int(pid) for pid in _text(group, "cgroup.procs").split()]
+    except (OSError, ValueError):
+        return []
+
+
 def populated(group: str) -> bool:
     """Whether `group` has members, zombies not counted; no group has none."""
     try:

@@ -11,26 +11,40 @@ import os
 import signal
 
 from worker.process import cgroup
-from worker.process.identity import LINUX
+from worker.process.identity import LINUX, stat_fields
 from worker.process.tree import descendants, signal_each
 
 _ROUNDS = 200
+_IN_VAIN = 5  # rounds that change nothing: the kernel does not let them die now
 
 
 def kill_leftovers(cookie: str, group: str | None) -> bool:
-    """SIGKILL to all of them. True: nothing is left that can be found. False: call again after a while."""
+    """SIGKILL to all of them. True: nothing is left that can be found. False: call again after a while.
+
+    Reads the list of processes again and again: for a thread, where there may be thousands.
+    """
     if group is not None:
         cgroup.kill(group)
+    seen: list[list[int]] = []
     for _ in range(_ROUNDS):
         left = with_cookie(cookie)
         if not left:
             break
+        seen = [*seen[1 - _IN_VAIN :], left]
+        if len(seen) == _IN_VAIN and all(one == left for one in seen):
+            return False  # nothing dies, and nothing is born
         for pid in left:
             signal_each(descendants(pid), signal.SIGKILL)
             _kill_if_it_has(cookie, pid)
     else:
         return False
     return leave_group(group)
+
+
+def survivors(cookie: str, group: str | None) -> str:
+    """What is left in spite of all, as pid:state, …"""
+    left = sorted({*with_cookie(cookie), *(cgroup.members(group) if group is not None else ())})
+    return " ".join(f"{pid}:{(stat_fields(pid) or '?')[0]}" for pid in left)
 
 
 def leave_group(group: str | None) -> bool:

@@ -13,7 +13,8 @@ import pytest
 from broker.wire.states import LimitCode
 from broker.wire.workers import Outcome
 from support.waiting import eventually
-from worker.process import records
+from worker import handle
+from worker.process import leftovers, records
 from worker.process.leftovers import kill_leftovers, with_cookie
 from worker.shims import boot_s
 
@@ -218,6 +219,22 @@ async def test_a_tree_that_cannot_be_killed_is_shown_and_not_declared_dead(close
     assert _cpu_ticks(shim) - cpu_before < 30, "it tries on with pauses, not in a busy loop"
     allowed.touch()
     assert (await closed_room.ended(shim)).signal == "SIGKILL"
+
+
+@pytest.mark.guarantee("G13")
+async def test_what_a_dead_shim_left_and_cannot_be_killed_is_shown_too(closed_room, broken_code, monkeypatch):
+    code = broken_code(("zygote.py", "            signal_each(living, signal.SIGKILL)\n", "            return\n"))
+    closed_room.open(code=code, cgroups=False)
+    shim = await closed_room.bash("sleep 300 & echo $! ready; wait")
+    child = (await closed_room.printed(shim, b"ready")).split()[0].decode()
+    with monkeypatch.context() as kills:
+        kills.setattr(handle, "SURVIVORS_TOLD_AFTER_S", 0.2)
+        kills.setattr(leftovers, "signal_each", lambda *_: None)
+        kills.setattr(leftovers, "_kill_if_it_has", lambda *_: None)
+        os.kill(records.read_start(str(shim.directory))["shim"]["pid"], signal.SIGKILL)
+        stuck = await eventually(lambda: shim.final() is None and shim.stuck())
+    assert f"{child}:S" in stuck
+    assert (await closed_room.ended(shim)).outcome is Outcome.LOST
 
 
 def _cpu_ticks(shim) -> int:

@@ -55,6 +55,16 @@ WHERE reserved = 1 AND given IS NOT NULL;
 UPDATE assignments SET lease_until = :lease_until
 WHERE id = :id AND token = :token AND state IN ('acked', 'started');
 
+-- name: log_ends_early
+-- A power cut left its holder less output than it had declared: the rest is missing.
+UPDATE assignments SET dropped = dropped + final_size - :size, final_size = :size
+WHERE job = :job AND attempt = :attempt AND token = :token AND final_size > :size;
+
+-- name: index_ends_early
+-- The same of what tells its streams apart.
+UPDATE assignments SET final_index_size = :size
+WHERE job = :job AND attempt = :attempt AND token = :token AND final_index_size > :size;
+
 -- name: started_before
 -- Where the last process of a job ran before this delivery, and how often that said that a checkpoint is safe.
 SELECT a.worker, a.worker_name, a.checkpoints, workers.checkpoint_root

@@ -369,6 +369,10 @@ ORDER BY id;
 -- Whose job it is, and how it stands.
 SELECT id, actor, state FROM jobs WHERE id = :job;
 
+-- name: forget_loss
+-- A person cancelled an orphan: its holder does not bring it back.
+UPDATE jobs SET lost_assignment = NULL, version = version + 1 WHERE id = :job AND state = 'orphaned';
+
 -- name: forget_cascade
 -- A person cancelled it too: no resurrection of a parent may bring it back.
 UPDATE jobs SET cascaded_by = NULL WHERE id = :job AND state = 'cancelled';

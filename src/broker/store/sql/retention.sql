@@ -1,23 +1,30 @@
 -- name: jobs_with_old_env
--- Jobs that ended long ago and can't run again, with environment values: a page, oldest first. An orphan may come back,
--- and with it those that its end had cancelled.
+-- Jobs that ended long ago, with environment values: a page, oldest first.
 SELECT id, spec, ended_at FROM jobs INDEXED BY jobs_with_env
 WHERE env_kept = 1 AND ended_at IS NOT NULL AND ended_at < :before AND (ended_at, id) > (:after_at, :after_id)
-  AND state <> 'orphaned'
-  AND NOT EXISTS (
-    WITH RECURSIVE above (id) AS (
-      VALUES (jobs.cascaded_by)
-      UNION
-      SELECT parents.cascaded_by FROM above JOIN jobs AS parents ON parents.id = above.id
-    )
-    SELECT 1 FROM above JOIN jobs AS parents ON parents.id = above.id WHERE parents.state = 'orphaned'
-  )
 ORDER BY ended_at, id
 LIMIT :limit;
 
 -- name: spec_still_needed
--- A job with this specification that may run, now or again.
-SELECT id FROM jobs WHERE spec = :spec AND env_kept = 1 AND id NOT IN (SELECT value FROM json_each(:ids)) LIMIT 1;
+-- A job with this specification that may run, now or again, or has not ended for long. An orphan may come back, and with
+-- it what the end of any parent had cancelled: until the last of them is back, another one forbids it.
+SELECT jobs.id FROM jobs INDEXED BY jobs_by_spec
+WHERE jobs.spec = :spec AND jobs.env_kept = 1 AND (
+  jobs.ended_at IS NULL OR jobs.ended_at >= :before OR jobs.state = 'orphaned'
+  OR (
+    jobs.cascaded_by IS NOT NULL AND EXISTS (
+      WITH RECURSIVE above (id) AS (
+        SELECT parent FROM dependencies WHERE child = jobs.id
+        UNION
+        SELECT d.parent
+        FROM above JOIN jobs AS gone ON gone.id = above.id JOIN dependencies AS d ON d.child = gone.id
+        WHERE gone.cascaded_by IS NOT NULL
+      )
+      SELECT 1 FROM above JOIN jobs AS parents ON parents.id = above.id WHERE parents.state = 'orphaned'
+    )
+  )
+)
+LIMIT 1;
 
 -- name: spec_text
 -- What was asked for, by the id of the specification.
