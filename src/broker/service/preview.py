@@ -13,10 +13,11 @@ from broker.core.matching import Shape
 from broker.core.placement import Demand
 from broker.service.context import Broker, Caller
 from broker.service.explain import Prospect, prospect
-from broker.service.forecast import HELD_BACK, Place, told
+from broker.service.forecast import HELD_BACK, told
 from broker.service.making_room import would_stop
 from broker.service.order import Head
 from broker.service.quotas import token_with_quota
+from broker.service.rivals import Place
 from broker.service.submit import admit_environment, over_quota, parents_of, place_of, warnings_of
 from broker.service.views import Waiting, waits_for
 from broker.store.contract import Tx
@@ -53,8 +54,8 @@ def _preview(tx: Tx, broker: Broker, whole: Effective, token: str | None) -> Pre
     denied = quotas.denies(spec.project, token, spec.count or 1, Demand.of(spec).gpus)
     if denied is not None:
         errors.append(_refusal(over_quota(*denied)))
-    place = Place(Shape.of(spec, token), spec.priority, BEHIND_ALL, spec.depends_on or ())
-    found = prospect(tx, Waiting(tx, quotas), broker.settings.projects, place, place_of(spec), fingerprint(spec))
+    place = Place(Shape.of(spec, token), spec.priority, BEHIND_ALL, tuple(spec.depends_on or ()))
+    found = prospect(tx, broker, Waiting(tx, quotas), place, place_of(spec), fingerprint(spec))
     return Preview(
         valid=not errors,
         errors=errors or None,
