@@ -55,7 +55,7 @@ sim-long: .venv/.dev
 	PYTHONPATH=tests .venv/bin/python -m simulation --seeds 0..9999 --jobs "$$(getconf _NPROCESSORS_ONLN)" --progress $(ARGS)
 
 bench: .venv/.runtime
-	@for program in submit cycle queries many submit_to_start recovery true_jobs output idle stdio cli tool_call process_start store logs versus_jobd estimates dispatch scheduling; do \
+	@for program in submit cycle queries many arrays submit_to_start recovery true_jobs output idle stdio cli tool_call process_start store logs versus_jobd estimates dispatch scheduling; do \
 		echo; .venv/bin/python benchmarks/$$program.py || exit 1; \
 	done
 

@@ -27,7 +27,9 @@ from broker.wire.jobs import (
     Preview,
     PreviewRequest,
     StoppedJob,
+    SubmitMany,
     Submitted,
+    SubmittedMany,
     Waited,
 )
 from broker.wire.leases import Lease, LeaseRequest, LeaseState
@@ -82,6 +84,10 @@ class BrokerClient:
     async def job_submit(self, spec: JobSpec) -> Submitted:
         """Submit, durably. Not idempotent: after `Unreachable` the job may exist."""
         return await self._call(Submitted, "POST", "/v1/jobs", body=spec)
+
+    async def job_submit_many(self, specs: Sequence[JobSpec]) -> SubmittedMany:
+        """All of them, or none."""
+        return await self._call(SubmittedMany, "POST", "/v1/jobs/batch", body=SubmitMany(jobs=list(specs)))
 
     async def job_list(
         self,

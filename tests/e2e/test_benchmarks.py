@@ -23,6 +23,10 @@ SMALL = {
         ["100 queued, one by one ", "100 queued, batches of 8 ", "1,000 queued behind 100, batches of 8 "],
     ),
     "queries.py": (["--jobs", "200", "--asks", "3", "--runs", "1"], ["job_get ", "job_list, name of most "]),
+    "arrays.py": (
+        ["--members", "60", "--workers", "2", "--asks", "3", "--runs", "1"],
+        ["submit, count ", "aggregate, while it runs ", "cancel "],
+    ),
     "many.py": (
         [
             *("--cycles", "32", "--submits", "16", "--idle", "5", "--streams", "5", "--finished", "100"),

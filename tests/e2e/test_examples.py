@@ -20,7 +20,7 @@ from support.waiting import eventually
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TRAINING = str(EXAMPLES / "train_with_checkpoints.py")
-RUN_BY_TESTS = {"first_job.py", "first_job.sh", "recovery.sh", "train_with_checkpoints.py", "agent.py"}
+RUN_BY_TESTS = {"first_job.py", "first_job.sh", "sweep.sh", "recovery.sh", "train_with_checkpoints.py", "agent.py"}
 
 
 def run(installation: Installation, *words: str) -> Ended:
@@ -61,6 +61,15 @@ def test_a_first_job_from_the_shell_starts_what_it_needs(installation: Installat
     assert "submitted job 1" in shown
     assert "step 1 of 3\nstep 2 of 3\nstep 3 of 3\n" in shown
     assert "this one fails\nthe second job exited with 3\n" in shown
+
+
+def test_a_sweep_from_the_shell_tells_its_whole_and_each_member(installation: Installation) -> None:
+    shown = run(installation, "sh", str(EXAMPLES / "sweep.sh")).text
+    assert "array 1: one of its members exited with 1\n" in shown
+    assert "1..6" in shown
+    assert re.search(r"\b1 failed\b", shown)
+    assert re.search(r"\b5 completed\b", shown)
+    assert shown.endswith("lr=0.01 seed=2 of member 4\n")
 
 
 @pytest.mark.guarantee("G7")

@@ -119,9 +119,9 @@ async def a_hopeless_job(counted) -> None:
 async def test_a_page_of_waiting_jobs_asks_for_the_workers_once(counted) -> None:
     for n in range(5):
         await counted.registered(f"w{n}", slots=1)
-    await counted.submit(count=50, cpus=2)
+    array = await counted.submit(count=50, cpus=2)
 
-    spent = await counted.spent(lambda: counted.client.job_list(limit=50))
+    spent = await counted.spent(lambda: counted.client.job_list(array=array, limit=50))
 
     assert sum("FROM workers\n" in statement for statement in spent.statements) == 1
 

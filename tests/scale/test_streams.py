@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.wire.jobs import CancelRequest
 from support.waiting import eventually
 
 STREAMS = 40
@@ -36,13 +37,19 @@ async def heard(socket: Path, *, since: int, last: int) -> list[int]:
         writer.close()
 
 
+async def happen(counted, events: int) -> None:
+    """So many: an array is submitted with one, and its members are cancelled with one each."""
+    array = await counted.submit(count=events - 1)
+    await counted.client.job_cancel(CancelRequest(array=array))
+
+
 async def test_a_crowd_hears_every_event_once_and_in_order_and_reads_it_together(counted, short_dir: Path) -> None:
     socket = short_dir / "state" / "broker.sock"
 
     async def crowd() -> list[list[int]]:
         streams = [asyncio.create_task(heard(socket, since=n % 3, last=EVENTS)) for n in range(STREAMS)]
         for _ in range(EVENTS // 30):
-            await counted.submit(count=30)
+            await happen(counted, 30)
         return await asyncio.gather(*streams)
 
     told: list[list[int]] = []
@@ -89,7 +96,7 @@ async def test_streams_that_stay_open_hold_no_transaction_and_a_stranger_that_do
 
 
 async def test_one_that_comes_late_reads_the_whole_story_from_the_beginning(counted, short_dir: Path) -> None:
-    await counted.submit(count=EVENTS)
+    await happen(counted, EVENTS)
 
     told = await heard(short_dir / "state" / "broker.sock", since=0, last=EVENTS)
 

@@ -112,6 +112,13 @@ async def quota_of_its_project(bench) -> int:
     return await bench.submit(project="small")
 
 
+async def array_throttle(bench) -> int:
+    worker = await machine(bench, "anna")
+    first = await bench.submit(count=3, max_parallel=1)
+    await worker.running()
+    return first + 1
+
+
 async def held_back_for_a_larger_job(bench) -> int:
     worker = await machine(bench, "anna", card(0), card(1))
     await bench.submit(gpus=1)
@@ -127,6 +134,17 @@ async def waits_for_two_gpus_that_are_kept(bench) -> int:
 
 
 SITUATIONS: dict[Any, Answer] = {
+    array_throttle: {
+        "waiting": {
+            "code": "array_throttle",
+            "message": "array 1 may run 1 member at once: so many run",
+            "need": 1.0,
+            "have": 0.0,
+        },
+        "placement": [{"worker": "anna", "fits": True}],
+        "basis": "when another member of its array ends is not known",
+        "suggestion": "raise max_parallel of array 1, or wait until a member that runs has ended",
+    },
     quota_of_its_project: {
         "waiting": {
             "code": "quota",

@@ -47,6 +47,7 @@ class Client:
         self._loop, self._oracle, self._chance, self._workers = loop, oracle, chance, workers
         self._tell = tell
         self.jobs: list[int] = []
+        self.arrays: list[int] = []
 
     def live(self, until: float, pause_s: float) -> None:
         self.process.spawn(self._live(until, pause_s))
@@ -78,6 +79,7 @@ class Client:
         assert first is not None and count is not None
         self._tell(str(self.process), f"submitted {first} and {count - 1} more")
         self._oracle.submitted(range(first, first + count))
+        self.arrays += [answer.array] if answer.array is not None else []
         self.jobs += range(first, first + count)
         return first
 
@@ -113,6 +115,8 @@ class Client:
         alive = [job for job in self.jobs if self._oracle.state_of(job) in ("assigned", "running")]
         job = chance.choice(alive if alive and chance.random() < 0.7 else self.jobs)
         which = CancelRequest(job=[job]) if chance.random() < 0.9 else CancelRequest(project="default", state="queued")
+        if self.arrays and chance.random() < 0.1:
+            which = CancelRequest(array=chance.choice(self.arrays))
         await self._cancel_some(which)
 
     async def _cancel_some(self, which: CancelRequest) -> None:
@@ -163,6 +167,7 @@ class Client:
         )
         recent = self.jobs[-4:] if chance.random() < 0.8 else self.jobs  # so that there are chains
         parents = chance.sample(recent, min(chance.choice((1, 1, 2)), len(recent))) if chance.random() < 0.5 else None
+        count = chance.choice((2, 4, 6)) if chance.random() < 0.12 else None
         return JobSpec(
             command=plan.command,
             priority=chance.choice((0, 0, 5, -5)),
@@ -177,5 +182,8 @@ class Client:
             preemptible=chance.random() < 0.6,
             on_preempt=chance.choice(tuple(OnPreempt)),
             checkpoint_grace_s=chance.choice((0.0, 1.0, 3.0)),
-            count=chance.choice((2, 4)) if chance.random() < 0.08 else None,
+            count=count,
+            max_parallel=chance.choice((None, 1, 2)) if count else None,
+            max_failures=chance.choice((None, None, 1, 2)) if count else None,
+            depends_on_array=[chance.choice(self.arrays)] if self.arrays and chance.random() < 0.15 else None,
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from broker.core import graph
+from broker.core import arrays, graph
 from broker.core.states import TABLE, TERMINAL
 from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnWorkerLost
 from simulation.loop import Machine
@@ -190,6 +190,34 @@ class Oracle:
         ):
             if graph.of_parent(DependencyPolicy(policy), JobState(state)) is not graph.Standing.MET:
                 self.wrong(6, f"job {job} is given away while its parent {parent} is {state}")
+        for parent, standing in self._array_parents(connection, job, policy):
+            if standing is not graph.Standing.MET:
+                self.wrong(6, f"job {job} is given away while array {parent} stands {standing}")
+        self._throttled(connection, job)
+
+    def _throttled(self, connection: sqlite3.Connection, job: int) -> None:
+        """Of its array no more are given away than may run, but for those that came back by themselves."""
+        row = connection.execute(
+            "SELECT arrays.id, max_parallel FROM jobs JOIN arrays ON arrays.id = array_id WHERE jobs.id = ?", (job,)
+        ).fetchone()
+        if row is None or row[1] is None:
+            return
+        alive, back = connection.execute(
+            "SELECT count(*), count(a.resumed_at) FROM jobs JOIN assignments AS a ON a.id = jobs.assignment "
+            "WHERE array_id = ? AND jobs.state IN ('assigned', 'running')",
+            (row[0],),
+        ).fetchone()
+        if alive > row[1] and not back:
+            self.wrong(13, f"{alive} members of array {row[0]} run with job {job}, and {row[1]} may")
+
+    def _array_parents(self, connection: sqlite3.Connection, job: int, policy: str) -> list[tuple[int, graph.Standing]]:
+        parents = connection.execute("SELECT array FROM array_dependencies WHERE child = ?", (job,)).fetchall()
+        return [(parent, self._standing(connection, parent, policy)) for (parent,) in parents]
+
+    def _standing(self, connection: sqlite3.Connection, array: int, policy: str) -> graph.Standing:
+        """By the members themselves, and not by what is counted of them."""
+        states = connection.execute("SELECT state, count(*) FROM jobs WHERE array_id = ? GROUP BY state", (array,))
+        return arrays.standing(DependencyPolicy(policy), {JobState(state): count for state, count in states})
 
     def _lost(self, connection: sqlite3.Connection, key: Key) -> None:
         """A lease ran out: only silence while the broker listened counts, but for a little of each gap."""
@@ -225,7 +253,11 @@ class Oracle:
             self.wrong(4, f"job {job} has {len(live)} live assignments")
         if (state in ("assigned", "running")) != bool(live):
             self.wrong(2, f"job {job} is {state} with {[row[1] for row in rows]}")
-        if not connection.execute("SELECT 1 FROM events WHERE job = ? AND type = 'job_submitted'", (job,)).fetchone():
+        if not connection.execute(
+            "SELECT 1 FROM jobs JOIN events ON events.job = coalesce(jobs.array_id, jobs.id) "
+            "WHERE jobs.id = ? AND type IN ('job_submitted', 'array_submitted')",
+            (job,),
+        ).fetchone():
             self.wrong(7, f"job {job} is in the tables, and no event says so")
         if state == JobState.QUEUED:
             open_parents = 0
@@ -236,6 +268,10 @@ class Oracle:
                 open_parents += standing is graph.Standing.OPEN
                 if standing is graph.Standing.NEVER:
                     self.wrong(6, f"job {job} waits for job {parent}, which is {of}")
+            for parent, standing in self._array_parents(connection, job, policy):
+                open_parents += standing is graph.Standing.OPEN
+                if standing is graph.Standing.NEVER:
+                    self.wrong(6, f"job {job} waits for array {parent}, which can't let it start")
             if open_parents != blocked:
                 self.wrong(6, f"job {job} waits for {open_parents} jobs, and is said to wait for {blocked}")
         if JobState(state) in TERMINAL:
@@ -337,6 +373,7 @@ class Oracle:
             "SELECT worker_name, count(*) FROM assignments WHERE reserved = 1 GROUP BY worker_name"
         ):
             self.wrong(5, f"{number} assignments still take room on {name}")
+        self._check_arrays(connection)
         self._check_cancelled(connection)
         self._check_nothing_thrown_away(connection)
         self._check_whole_logs(connection, logs)
@@ -347,6 +384,17 @@ class Oracle:
         (stops,) = connection.execute("SELECT count(*) FROM events WHERE type = 'job_stop_requested'").fetchone()
         if events - of_workers - stops > 2 * self.transitions:
             self.wrong(12, f"{events} events for {self.transitions} transitions")
+
+    def _check_arrays(self, connection: sqlite3.Connection) -> None:
+        """What is kept of arrays is what their members are; and one that has given up has ended so."""
+        kept = connection.execute("SELECT array, state, n FROM array_counts WHERE n <> 0").fetchall()
+        counted = connection.execute(
+            "SELECT array_id, state, count(*) FROM jobs WHERE array_id IS NOT NULL GROUP BY array_id, state"
+        ).fetchall()
+        if sorted(kept) != sorted(counted):
+            self.wrong(7, f"members per state are kept as {kept}, and are {counted}")
+        for (shape,) in connection.execute("SELECT id FROM shapes WHERE held = 1"):
+            self.wrong(13, f"shape {shape} is held back, and nothing of its array runs")
 
     def _check_cancelled(self, connection: sqlite3.Connection) -> None:
         for job, known in self.acknowledged.items():

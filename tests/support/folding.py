@@ -159,6 +159,12 @@ def _job_event(jobs: dict[int, FoldedJob], event: Event) -> None:
         if event.job in jobs:
             raise OutOfOrder(f"job {event.job} is submitted twice")
         jobs[event.job] = FoldedJob(project=event.project, created_at=_ms(event))
+    elif event.type is EventType.ARRAY_SUBMITTED:
+        assert event.job is not None
+        for job in range(event.job, event.job + _said(event, "count")):
+            if job in jobs:
+                raise OutOfOrder(f"job {job} is submitted twice")
+            jobs[job] = FoldedJob(project=event.project, created_at=_ms(event))
     elif event.type is EventType.JOBS_PRUNED:
         for job in members(_said(event, "jobs")):
             jobs.pop(job, None)  # unknown to whoever began to read after that

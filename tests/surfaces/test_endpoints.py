@@ -66,14 +66,21 @@ async def test_every_field_of_a_specification_arrives(connect) -> None:
         "preemptible": True, "on_preempt": "requeue", "gpus": 2, "vram_gb": 1.5, "ram_gb": 2.0,
         "resources": {"license": 1}, "os": "linux", "arch": "arm64",
     }  # fmt: skip
-    assert set(fields) == set(JobSpec.model_fields) - {"command", "conda", "count", "depends_on"}  # some of these below
+    of_arrays: dict[str, object] = {
+        "command": '["not a list"] {x}', "conda": "c", "count": 3, "sweep": {"x": ["1", 2.5, True, "3"]},
+        "sweep_mode": "random", "sweep_seed": 7, "max_parallel": 2, "max_failures": 1,
+    }  # fmt: skip
+    below = {"depends_on", "depends_on_array", "depends_on_each", *of_arrays}
+    assert set(fields) == set(JobSpec.model_fields) - below
     async with connect() as client:
         fields["depends_on"] = [(await client.call_tool("job_submit", {"command": "true"})).structured_content["id"]]
         id_ = (await client.call_tool("job_submit", fields)).structured_content["id"]
         spec = (await client.call_tool("job_get", {"job": id_, "detail": "full"})).structured_content["spec"]
         assert {name: spec.get(name) for name in fields} == fields
-        array = await client.call_tool("job_submit", {"command": '["not a list"]', "conda": "c", "count": 3})
-        assert array.structured_content["count"] == 3
+        array = (await client.call_tool("job_submit", of_arrays)).structured_content
+        assert array["count"] == 3
+        after = {"command": "true", "count": 3, "depends_on_each": [array["array"]], "depends_on_array": array["array"]}
+        assert (await client.call_tool("job_submit", after)).structured_content["count"] == 3
 
 
 @pytest.mark.trial("B55")

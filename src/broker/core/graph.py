@@ -21,8 +21,14 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parent:
+    """A job, or an array as a whole."""
+
     id: int
     state: JobState
+    array: bool = False
+
+    def __str__(self) -> str:
+        return f"{'array' if self.array else 'job'} {self.id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ class Shape:
     arch: str | None = None
     token: str | None = None
     """Who submitted it, where that token has a quota: jobs that wait for different quotas are not alike."""
+    array: int | None = None
+    """Its array, where only some of the members may run at once."""
 
     @staticmethod
     def of(spec: JobSpec, token: str | None = None) -> Shape:
@@ -47,10 +49,12 @@ class Shape:
         """Canonical text: equal shapes have equal keys. Of one that asks for nothing else it is what it always was."""
         words: list[object] = [self.cpus, self.needs, self.worker, self.project]
         demand = self.demand
-        if demand or self.os or self.arch or self.token:
+        if demand or self.os or self.arch or self.token or self.array:
             words += [demand.gpus, demand.vram_mb, demand.ram_gb, demand.resources, self.os, self.arch]
-        if self.token:
+        if self.token or self.array:
             words.append(self.token)
+        if self.array:
+            words.append(self.array)
         return json.dumps(words, separators=(",", ":"))
 
     @staticmethod
@@ -59,9 +63,9 @@ class Shape:
         cpus, needs, worker, project, *more = json.loads(key)
         if not more:
             return Shape(cpus, tuple(needs), worker, project)
-        gpus, vram_mb, ram_gb, resources, os, arch, *token = more
+        gpus, vram_mb, ram_gb, resources, os, arch, *whose = more
         demand = Demand(gpus, vram_mb, ram_gb, tuple((name, count) for name, count in resources))
-        return Shape(cpus, tuple(needs), worker, project, demand, os, arch, *token)
+        return Shape(cpus, tuple(needs), worker, project, demand, os, arch, *whose)
 
 
 @dataclass(frozen=True, slots=True)

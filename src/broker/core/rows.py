@@ -73,6 +73,7 @@ class JobRow(NamedTuple):
     quota_token: str | None = None  # who submitted it, where that token has a quota
     prefers: str | None = None  # queued, and left to this worker
     prefers_until: int | None = None  # for so long
+    array: int | None = None  # the one it is a member of
 
 
 class AssignmentRow(NamedTuple):

@@ -281,12 +281,14 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The rows after a transition. `spread`: other jobs may have changed with it."""
+    """The rows after a transition. `spread`: other jobs may have changed with it; `turned`: its array as a whole stands
+    otherwise to those that depend on it."""
 
     job: JobRow
     assignment: AssignmentRow | None
     events: tuple[Said, ...]
     spread: bool = False
+    turned: bool = False
 
 
 def allowed(cause: Cause, job: JobRow, assignment: AssignmentRow | None) -> bool:

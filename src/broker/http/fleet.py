@@ -42,16 +42,16 @@ FOR_WORKERS = "spoken by workers, not by people or agents"
 @router.get("/events", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model_exclude_none=True)
 async def job_events(
     broker: The,
-    since: Annotated[int, Query(ge=0, le=MOST_ID, description="next_cursor of the call before.")] = 0,
+    since: Annotated[int, Query(ge=0, le=MOST_ID, description="next_cursor.")] = 0,
     type: Annotated[EventTypeName | None, Query(description="As job_failed.")] = None,  # noqa: A002 - the event's own word
     job: Annotated[int | None, Query(ge=1, le=MOST_ID)] = None,
     project: Annotated[Name | None, Query()] = None,
     worker: Annotated[Name | None, Query()] = None,
     actor: Annotated[str | None, Query(max_length=200)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    last: Annotated[int | None, Query(ge=1, le=MOST_ID, description="The last so many only.")] = None,
+    last: Annotated[int | None, Query(ge=1, le=MOST_ID, description="Only the last.")] = None,
 ) -> EventList:
-    """What happened and why, in order: every change of jobs and workers."""
+    """What happened and why, in order."""
     if last is not None:
         since = max(since, await queries.last_event(broker) - last)
     return await queries.list_events(broker, since, queries.EventFilter(type, job, project, worker, actor), limit)
@@ -59,7 +59,7 @@ async def job_events(
 
 @router.get("/workers", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model_exclude_none=True)
 async def worker_list(broker: The) -> WorkerList:
-    """The machines: slots, memory, GPUs, tags, what they run, when last heard."""
+    """The machines: what they have and run, when last heard."""
     return await queries.list_workers(broker)
 
 

@@ -17,7 +17,7 @@ Attempt = Annotated[int, Path(ge=1, le=MOST_ID)]
 WorkerId = Annotated[Uuid, Path(description="Id of the worker, from its state directory.")]
 WorkerName = Annotated[Name, Path(description="Name or id.")]
 Who = Annotated[Caller, Depends(caller)]
-OptionalAttempt = Annotated[int | None, Query(ge=1, le=MOST_ID, description="Which delivery; default: newest.")]
+OptionalAttempt = Annotated[int | None, Query(ge=1, le=MOST_ID, description="Default: newest.")]
 MOST_OFFSET = MOST_ID
 
 

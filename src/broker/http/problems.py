@@ -156,6 +156,7 @@ def _model_of(method: str, path: str) -> type[BaseModel]:
         return WorkerUpdate
     bodies: Mapping[str, type[BaseModel]] = {
         "jobs": JobSpec,
+        "batch": JobSpec,
         "preempt": PreemptRequest,
         "preview": PreviewRequest,
         "leases": LeaseRequest,

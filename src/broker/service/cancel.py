@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from broker.core.rows import JobRow, StopKind
+from broker.core.rows import StopKind
 from broker.core.states import TERMINAL, Cause, Facts
 from broker.failpoint import failpoint
 from broker.service.context import Broker, Caller
 from broker.service.rows import read_assignment, read_job, unknown_job
 from broker.service.stops import not_confirmed, request_stop
-from broker.service.transition import apply, decide
+from broker.service.transition import apply, cancel_waiting, decide
 from broker.service.wake import JobChanged
-from broker.store.contract import Tx
+from broker.store.contract import Row, Tx
 from broker.wire.jobs import CancelAnswer, CancelRequest, StoppedJob
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import AssignmentState, JobState
@@ -32,7 +32,7 @@ async def cancel(broker: Broker, caller: Caller, request: CancelRequest) -> Canc
     def fn(tx: Tx) -> CancelAnswer:
         targets = _targets(tx, request)
         _confirm(targets, caller, request)
-        answers = [_cancel_one(tx, broker, caller, target.id, request.reason) for target in targets]
+        answers = _cancel_all(tx, broker, caller, targets, request.reason)
         return CancelAnswer(jobs=answers[:MOST_SHOWN], counts=dict(Counter(_kind(answer) for answer in answers)))
 
     answer = await decide(broker.store, fn)
@@ -45,28 +45,64 @@ class _Target:
     id: int
     actor: str
     state: JobState
+    cascaded: bool
+    lost: bool
+
+    @staticmethod
+    def of(row: Row) -> _Target:
+        return _Target(
+            row["id"],
+            row["actor"],
+            JobState(row["state"]),
+            row["cascaded_by"] is not None,
+            row["lost_assignment"] is not None,
+        )
 
 
 def _targets(tx: Tx, request: CancelRequest) -> list[_Target]:
-    ids: list[int] = list(request.job or ())
-    if request.array is not None:
-        members = [row["id"] for row in tx.all("jobs_of_array", array=request.array)]
-        if not members:
-            raise Refused(ProblemCode.UNKNOWN_JOB, f"there is no array {request.array}", field="array")
-        ids += members
-    if request.project is not None:
-        in_project = [row["id"] for row in tx.all("live_jobs_of_project", project=request.project)]
-        ids = [job for job in ids if job in set(in_project)] if ids else in_project
-    targets = []
-    for job in dict.fromkeys(ids):
+    found: dict[int, _Target] = {}
+    for job in request.job or ():
         row = tx.one("job_owner", job=job)
         if row is None:
             refused = unknown_job(tx, job)
             raise Refused(refused.code, f"{refused.detail}; nothing was cancelled", field="job", hint=refused.hint)
-        target = _Target(row["id"], row["actor"], JobState(row["state"]))
-        if request.state is None or target.state.value == request.state:
-            targets.append(target)
-    return targets
+        found[job] = _Target.of(row)
+    if request.array is not None:
+        members = tx.all("members_of_array", array=request.array)
+        if not members:
+            raise Refused(ProblemCode.UNKNOWN_JOB, f"there is no array {request.array}", field="array")
+        found |= {row["id"]: _Target.of(row) for row in members}
+    if request.project is not None:
+        in_project = {row["id"]: _Target.of(row) for row in tx.all("live_jobs_of_project", project=request.project)}
+        found = {job: target for job, target in found.items() if job in in_project} if found else in_project
+    return [target for target in found.values() if request.state is None or target.state.value == request.state]
+
+
+def _cancel_all(tx: Tx, broker: Broker, caller: Caller, targets: list[_Target], reason: str | None) -> list[StoppedJob]:
+    """Those that wait first and all at once: no member of an array takes the place of one that is stopped."""
+    waiting = [target.id for target in targets if target.state is JobState.QUEUED]
+    cancel_waiting(tx, waiting, _facts(tx, broker, caller, reason), actor=caller.actor)
+    cancelled = set(waiting)
+    return [
+        StoppedJob(id=target.id, state=JobState.CANCELLED, note="cancelled before it ran")
+        if target.id in cancelled
+        else _ended_before(tx, target)
+        if target.state in TERMINAL
+        else _cancel_one(tx, broker, caller, target.id, reason)
+        for target in targets
+    ]
+
+
+def _facts(tx: Tx, broker: Broker, caller: Caller, reason: str | None) -> Facts:
+    text = reason or f"cancelled by {caller.actor}"
+    listened = broker.listening.now_ms()
+    return Facts(now=tx.now_ms, listened=listened, reason_code="cancelled", reason=text, gone=True)
+
+
+def _ended_before(tx: Tx, target: _Target) -> StoppedJob:
+    if target.cascaded:
+        tx.run("forget_cascade", job=target.id)  # now a person has cancelled it too
+    return StoppedJob(id=target.id, state=target.state, note=_of_ended(tx, target))
 
 
 def _confirm(targets: list[_Target], caller: Caller, request: CancelRequest) -> None:
@@ -86,35 +122,27 @@ def _confirm(targets: list[_Target], caller: Caller, request: CancelRequest) -> 
 
 
 def _cancel_one(tx: Tx, broker: Broker, caller: Caller, job_id: int, reason: str | None) -> StoppedJob:
+    """One that a worker has; or had, when the others were cancelled."""
     job = read_job(tx, job_id)
     assert job is not None, "it was read in this transaction"
-    if job.state in TERMINAL:
-        if job.cascaded_by is not None:
-            tx.run("forget_cascade", job=job.id)  # now a person has cancelled it too
-        return StoppedJob(id=job.id, state=job.state, note=_of_ended(tx, job))
-    text = reason or f"cancelled by {caller.actor}"
-    listened = broker.listening.now_ms()
-    facts = Facts(now=tx.now_ms, listened=listened, reason_code="cancelled", reason=text, gone=True)
-    if job.state is JobState.QUEUED:
-        apply(tx, job, None, Cause.CANCEL_QUEUED, facts, actor=caller.actor)
-        return StoppedJob(id=job.id, state=JobState.CANCELLED, note="cancelled before it ran")
+    facts = _facts(tx, broker, caller, reason)
     assignment = read_assignment(tx, job.assignment)
     assert assignment is not None, "an owned job has an assignment"
     if assignment.state is AssignmentState.PENDING:
         apply(tx, job, assignment, Cause.CANCEL_PENDING, facts, actor=caller.actor)
         return StoppedJob(id=job.id, state=JobState.CANCELLED, note="cancelled before it ran")
-    request_stop(tx, broker, job, assignment, StopKind.CANCEL, caller.actor, text)
+    request_stop(tx, broker, job, assignment, StopKind.CANCEL, caller.actor, facts.reason or "")
     return StoppedJob(id=job.id, state=job.state, note=f"stopping: TERM, then KILL after {job.grace_s:g} s")
 
 
-def _of_ended(tx: Tx, job: JobRow) -> str:
+def _of_ended(tx: Tx, target: _Target) -> str:
     """An orphan's process may be alive: it is not taken back after this, and told to stop when its worker is heard."""
-    if job.state is JobState.CANCELLED:
+    if target.state is JobState.CANCELLED:
         return "was cancelled already"
-    if job.lost_assignment is None:
+    if not target.lost:
         return "had ended; nothing changed"
-    tx.run("forget_loss", job=job.id)
-    tx.tell(JobChanged(job.id))
+    tx.run("forget_loss", job=target.id)
+    tx.tell(JobChanged(target.id))
     return "had ended; what may still run of it is stopped when its worker is heard"
 
 

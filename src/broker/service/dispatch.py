@@ -9,13 +9,14 @@ from functools import partial
 
 import structlog
 
+from broker.core.arrays import member
 from broker.core.leases import delivered
 from broker.core.matching import Machine, Shape, could, fits, suits
 from broker.core.placement import Demand, Held, choose
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import Cause, Claimed, Facts
 from broker.failpoint import failpoint
-from broker.service import machines, unreadable
+from broker.service import array_counts, machines, unreadable
 from broker.service.context import Broker
 from broker.service.order import Head, Order
 from broker.service.reservations import Reservations
@@ -353,7 +354,7 @@ def heads_of(tx: Tx, shapes: Ready, worker: str = "", listened: int = 0) -> list
 def _assign(tx: Tx, broker: Broker, worker: Row, head: Head, number: int, room: _Room) -> Delivery | None:
     job = head.job
     row = _readable(tx, job)
-    if row is None:
+    if row is None or (row.array is not None and not array_counts.may_start(tx, row.array)):
         return None
     asked = _asked(tx, job)
     if asked is None:
@@ -389,6 +390,14 @@ def _readable(tx: Tx, job: int) -> JobRow | None:
         return None
 
 
+def spec_of(row: Row) -> JobSpec:
+    """What a job's row of `spec_of_job` says that it runs: of a member of an array with its own words in place."""
+    spec = JobSpec.model_validate_json(row["json"])
+    if row["array_id"] is None:
+        return spec
+    return member(spec, row["array_index"], json.loads(row["array_values"]) if row["array_values"] else {})
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     spec: JobSpec
@@ -400,7 +409,7 @@ def _asked(tx: Tx, job: int) -> _Asked | None:
     row = tx.one("spec_of_job", job=job)
     assert row is not None
     try:
-        return _Asked(JobSpec.model_validate_json(row["json"]), row["array_id"], row["array_index"])
+        return _Asked(spec_of(row), row["array_id"], row["array_index"])
     except unreadable.Unreadable as error:
         unreadable.tell("specs", job, error)
         return None

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from broker.core.estimates import Estimate
 from broker.core.explaining import Verdict, suggestion, verdicts
 from broker.core.forecast import Start
-from broker.core.matching import Machine
-from broker.service import views
+from broker.core.graph import Parent
+from broker.core.matching import Machine, Shape
+from broker.service import array_counts, views
 from broker.service.context import Broker
 from broker.service.forecast import HELD_BACK, Outlook, place_of_job
 from broker.service.rivals import Place
@@ -37,7 +38,7 @@ async def explain(broker: Broker, job: int) -> Explained:
 
 
 def _blocked(tx: Tx, broker: Broker, row: Row, waits: views.Waiting) -> Explained:
-    parent = tx.one("open_parent", child=row["id"])
+    parent = array_counts.open_parent(tx, row["id"])
     assert parent is not None, "a blocked job has a parent that has not ended"
     start = Outlook(tx, broker, views.machines(tx)).start(place_of_job(tx, row))
     return Explained(
@@ -46,7 +47,7 @@ def _blocked(tx: Tx, broker: Broker, row: Row, waits: views.Waiting) -> Explaine
         waiting=waits.of_job(row),
         start_estimate_s=start.start_s,
         basis=start.basis,
-        suggestion=f"it starts after that job; job_explain {parent['id']} says why that one waits",
+        suggestion=_of_parent(parent),
     )
 
 
@@ -63,6 +64,12 @@ def _queued(tx: Tx, broker: Broker, row: Row, waits: views.Waiting) -> Explained
         basis=found.start.basis,
         suggestion=found.suggestion,
     )
+
+
+def _of_parent(parent: Parent) -> str:
+    if parent.array:
+        return f"it starts after all members of that array; job_list array={parent.id} shows them"
+    return f"it starts after that job; job_explain {parent.id} says why that one waits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +117,13 @@ def prospect(
         ahead=outlook.ahead(place, refused),
         start=HELD_BACK.get(why.code) or outlook.start(place, refused),
         run=outlook.run(fingerprint),
-        suggestion=_of_quota(why) or suggestion(shape, found),
+        suggestion=_of_hold(why, shape) or suggestion(shape, found),
     )
 
 
-def _of_quota(waiting: Reason | None) -> str | None:
+def _of_hold(waiting: Reason | None, shape: Shape) -> str | None:
+    if waiting is not None and waiting.code == "array_throttle":
+        return f"raise max_parallel of array {shape.array}, or wait until a member that runs has ended"
     if waiting is None or waiting.code != "quota":
         return None
     whose = waiting.message.partition(" ")[0]

@@ -19,6 +19,7 @@ from broker.wire.states import JobState
 
 HELD_BACK = {
     "quota": Start(None, "when its quota lets it start is not known"),
+    "array_throttle": Start(None, "when another member of its array ends is not known"),
     "preferred_worker": Start(None, "when the worker to which it is left has room is not known"),
     "reservation": Start(None, "it starts after the job for which room is kept, and when that starts is not known"),
 }

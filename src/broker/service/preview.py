@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import anyio.to_thread
 from pydantic import ValidationError
 
+from broker.core.arrays import is_array
 from broker.core.effective import Effective, effective
 from broker.core.fingerprint import fingerprint
 from broker.core.matching import Shape
@@ -18,7 +20,16 @@ from broker.service.making_room import would_stop
 from broker.service.order import Head
 from broker.service.quotas import token_with_quota
 from broker.service.rivals import Place
-from broker.service.submit import admit_environment, over_quota, parents_of, place_of, warnings_of
+from broker.service.submit import (
+    Members,
+    admit_environment,
+    members_of,
+    over_quota,
+    parents_of,
+    place_of,
+    shown,
+    warnings_of,
+)
 from broker.service.views import Waiting, waits_for
 from broker.store.contract import Tx
 from broker.wire.jobs import JobSpec, Preview, SpecError, WouldPreempt
@@ -36,10 +47,14 @@ async def preview(broker: Broker, caller: Caller, asked: dict[str, Any]) -> Prev
         return Preview(valid=False, errors=_misfits(error))
     whole = effective(spec, broker.settings.projects)
     token = token_with_quota(broker.settings, caller.actor, caller.token)
-    return await broker.store.read(lambda tx: _preview(tx, broker, whole, token))
+    try:
+        members = await anyio.to_thread.run_sync(members_of, whole.spec)
+    except Refused as refused:
+        return Preview(valid=False, errors=[_refusal(refused)])
+    return await broker.store.read(lambda tx: _preview(tx, broker, whole, members, token))
 
 
-def _preview(tx: Tx, broker: Broker, whole: Effective, token: str | None) -> Preview:
+def _preview(tx: Tx, broker: Broker, whole: Effective, members: Members, token: str | None) -> Preview:
     spec, errors = whole.spec, []
     quotas = broker.quotas(tx)
     waits = None
@@ -48,17 +63,19 @@ def _preview(tx: Tx, broker: Broker, whole: Effective, token: str | None) -> Pre
     except Refused as refused:
         errors.append(_refusal(refused))
     try:
-        waits = parents_of(tx, spec)[1].because
+        waits = parents_of(tx, spec, members.size)[1].because
     except Refused as refused:
         errors.append(_refusal(refused))
-    denied = quotas.denies(spec.project, token, spec.count or 1, Demand.of(spec).gpus)
+    denied = quotas.denies(spec.project, token, members.size, Demand.of(spec).gpus)
     if denied is not None:
         errors.append(_refusal(over_quota(*denied)))
     place = Place(Shape.of(spec, token), spec.priority, BEHIND_ALL, tuple(spec.depends_on or ()))
-    found = prospect(tx, broker, Waiting(tx, quotas), place, place_of(spec), fingerprint(spec))
+    found = prospect(tx, broker, Waiting(tx, quotas), place, place_of(members.first), fingerprint(members.first))
     return Preview(
         valid=not errors,
         errors=errors or None,
+        count=members.size if is_array(spec) else None,
+        command=shown(members.first) if is_array(spec) else None,
         spec=json.loads(spec.model_dump_json(exclude_none=True)),
         sources={name: source.value for name, source in whole.sources.items()},
         waiting=waits_for(waits) if waits is not None else found.waiting if not _starts(found) else None,
@@ -70,7 +87,7 @@ def _preview(tx: Tx, broker: Broker, whole: Effective, token: str | None) -> Pre
         basis=told(found.start, found.run),
         would_preempt=_would_preempt(tx, broker, place, place_of(spec)) or None,
         suggestion=None if _starts(found) else found.suggestion,
-        warnings=warnings_of(whole),
+        warnings=warnings_of(tx, whole),
     )
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import anyio.to_thread
 
+from broker.core.arrays import LIVE
 from broker.core.states import TERMINAL
-from broker.service import forecast, output, views
+from broker.service import array_counts, forecast, output, views
 from broker.service.context import Broker
+from broker.service.dispatch import spec_of
 from broker.service.rows import unknown_job
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventList, EventType
@@ -46,13 +49,14 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
         view = view.model_copy(
             update={
                 "depends_on": [row["id"] for row in tx.all("parents", child=job)] or None,
+                "depends_on_array": array_counts.parents(tx, job) or None,
                 "dependents": [row["child"] for row in tx.all("first_children", parent=job, limit=MOST_CHILDREN_SHOWN)]
                 or None,
             }
         )
         view = view.model_copy(
             update={
-                "spec": json.loads(spec["json"]),
+                "spec": _said(spec),
                 "sources": json.loads(spec["sources"]) if spec["sources"] else None,
             }
         )
@@ -70,6 +74,13 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
     else:
         assignments = [await _assignment(broker, row, listened, now_ms) for row in rows]
     return view.model_copy(update={"assignments": assignments})
+
+
+def _said(row: Row) -> dict[str, Any]:
+    """The specification of a job; of a member with its own words in place."""
+    if row["array_id"] is None:
+        return dict(json.loads(row["json"]))
+    return spec_of(row).model_dump(mode="json", exclude_none=True)
 
 
 def _size(broker: Broker, job: int, attempt: int | None) -> int | None:
@@ -98,14 +109,36 @@ async def list_jobs(broker: Broker, wanted: Filter, limit: int, cursor: str | No
     before = BEYOND_ALL_IDS if cursor is None else _cursor(cursor)
 
     def fn(tx: Tx) -> JobList:
+        if wanted.array is None and wanted.state is None and wanted.name is None:
+            return _folded(tx, broker, wanted, before, limit)
         ids = [row["id"] for row in _page(tx, wanted, before, limit + 1)]
         waits = views.Waiting(tx, broker.quotas(tx))
         jobs = [views.job(tx, row, waits) for row in tx.all("job_views", ids=json.dumps(ids[:limit]))]
         counts = _counts(tx, wanted)
         more = str(jobs[-1].id) if len(ids) > limit else None
-        return JobList(jobs=jobs, counts=counts, total=_total(tx, wanted, counts), next_cursor=more)
+        row = tx.one("array", array=wanted.array) if wanted.array is not None else None
+        whole = views.array(tx, row) if row is not None else None
+        return JobList(jobs=jobs, array=whole, counts=counts, total=_total(tx, wanted, counts), next_cursor=more)
 
     return await broker.store.read(fn)
+
+
+def _folded(tx: Tx, broker: Broker, wanted: Filter, before: int, limit: int) -> JobList:
+    """A page in which an array is one entry, however many members it has."""
+    if wanted.project is not None:
+        found = tx.all("page_folded_of_project", project=wanted.project, before=before, limit=limit + 1)
+    else:
+        found = tx.all("page_folded", before=before, limit=limit + 1)
+    page, waits = found[:limit], views.Waiting(tx, broker.quotas(tx))
+    single = json.dumps([row["id"] for row in page if row["array_id"] is None])
+    shown = {row["id"]: views.job(tx, row, waits) for row in tx.all("job_views", ids=single)}
+    for row in page:
+        if row["array_id"] is not None and (array := tx.one("array", array=row["array_id"])) is not None:
+            shown[array["id"]] = views.array(tx, array)
+    jobs = [shown[id_] for id_ in sorted(shown, reverse=True)]
+    counts = _counts(tx, wanted)
+    more = str(jobs[-1].id) if len(found) > limit else None
+    return JobList(jobs=jobs, counts=counts, total=_total(tx, wanted, counts), next_cursor=more)
 
 
 def _page(tx: Tx, wanted: Filter, before: int, limit: int) -> list[Row]:
@@ -163,6 +196,8 @@ async def wait(
     gone: Callable[[], Awaitable[bool]],
 ) -> Waited:
     """Wait until the jobs have ended, or any of them; at most `timeout_s`. Never changes a job."""
+    if array is not None and not jobs:
+        return await _wait_for_array(broker, array, mode, timeout_s, gone)
     ids = await broker.store.read(lambda tx: _ids(tx, jobs, array))
     deadline = broker.clock.boot_s() + timeout_s
     with broker.wake.watch_jobs(ids) as watch:
@@ -179,18 +214,58 @@ async def wait(
                 return await _waited(broker, [seen[job] for job in ids], ended, done=done)
 
 
+async def _wait_for_array(
+    broker: Broker, array: int, mode: Literal["all", "any"], timeout_s: float, gone: Callable[[], Awaitable[bool]]
+) -> Waited:
+    """The same for an array as a whole: each look reads its counts, and not its members."""
+    await broker.store.read(lambda tx: _known_array(tx, array))
+    deadline = broker.clock.boot_s() + timeout_s
+    with broker.wake.watch_array(array) as watch:
+        while True:
+            counts = await broker.store.read(lambda tx: array_counts.counts(tx, array))
+            live = sum(counts[state] for state in LIVE)
+            done = not live if mode == "all" else live < counts.total()
+            left_s = deadline - broker.clock.boot_s()
+            over = done or left_s <= 0 or broker.wake.closed
+            if over or (not await watch.wait(min(left_s, LOOKS_AGAIN_S)) and await gone()):
+                return await _array_waited(broker, array, counts, done=done)
+
+
+async def _array_waited(broker: Broker, array: int, counts: Counter[JobState], *, done: bool) -> Waited:
+    """Its ends, those that are not good first, as many as an answer tells."""
+
+    def fn(tx: Tx) -> tuple[list[Row], list[Row]]:
+        ends = [row["id"] for row in tx.all("worst_ends", array=array, limit=MOST_ENDED_SHOWN)]
+        views_of_ends = _views(tx, jobs=ends)
+        return list(views_of_ends.values()), tx.all("live_members", array=array, limit=MOST_PENDING_SHOWN)
+
+    ended, pending = await broker.store.read(fn)
+    with_tail = sum(counts.values()) - sum(counts[state] for state in LIVE) <= MOST_ENDED_SHOWN // 5
+    states = ", ".join(state.value for state in LIVE if counts[state])
+    return Waited(
+        done=done,
+        jobs=[await _ended(broker, row, with_tail=with_tail) for row in ended],
+        counts={state.value: n for state, n in counts.items()},
+        pending=[row["id"] for row in pending] or None,
+        next=None if done else f"not done: {states}. Call job_wait array={array} again; the jobs go on meanwhile.",
+    )
+
+
 def _views(tx: Tx, *, jobs: list[int]) -> dict[int, Row]:
     rows = {job: tx.one("job_view", job=job) for job in jobs}
     return {job: row for job, row in rows.items() if row is not None}
 
 
+def _known_array(tx: Tx, array: int) -> None:
+    if tx.one("array", array=array) is None:
+        raise Refused(ProblemCode.UNKNOWN_JOB, f"there is no array {array}", field="array")
+
+
 def _ids(tx: Tx, jobs: list[int], array: int | None) -> list[int]:
     ids = list(dict.fromkeys(jobs))
     if array is not None:
-        members = [row["id"] for row in tx.all("jobs_of_array", array=array)]
-        if not members:
-            raise Refused(ProblemCode.UNKNOWN_JOB, f"there is no array {array}", field="array")
-        ids = list(dict.fromkeys(ids + members))
+        _known_array(tx, array)
+        ids = list(dict.fromkeys(ids + [row["id"] for row in tx.all("members_of_array", array=array)]))
     if not ids:
         raise Refused(ProblemCode.INVALID_REQUEST, "name jobs: job (ids) or array", field="job")
     for job in ids:

@@ -181,12 +181,17 @@ def _drop(tx: Tx, *, page: list[Row], before: int) -> None:
     ids = json.dumps([row["id"] for row in rows])
     tx.run("keep_ends", ids=ids)
     tx.run("drop_dependencies", ids=ids)
+    arrays = [row["id"] for row in tx.all("arrays_of", ids=ids)]
+    tx.run("drop_array_dependencies", ids=ids)
     of_jobs = tx.one("last_event_of_jobs", ids=ids)
     tx.run("drop_events_of_jobs", ids=ids)
     tx.run("drop_assignments", ids=ids)
     tx.run("drop_jobs", ids=ids)
     for spec in {row["spec"] for row in rows}:
         tx.run("drop_spec", spec=spec)
+    for row in tx.all("drop_arrays", arrays=json.dumps(arrays)):
+        tx.run("drop_shape", shape=row["shape"])
+        tx.run("drop_event_of_array", array=row["id"])
     for (project, state), count in Counter((row["project"], row["state"]) for row in rows).items():
         tx.run("uncount", project=project, state=state, by=count)
     if of_jobs is not None and of_jobs["seq"] is not None:

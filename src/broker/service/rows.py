@@ -67,6 +67,7 @@ def job_row(row: Row) -> JobRow:
         quota_token=row["quota_token"],
         prefers=row["prefers"],
         prefers_until=row["prefers_until"],
+        array=row["array_id"],
     )
 
 

@@ -6,91 +6,193 @@ import hashlib
 import json
 import re
 import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from broker.core import graph
+import anyio.to_thread
+
+from broker.core import arrays, graph
 from broker.core.effective import Effective, Source, effective, seconds
 from broker.core.fingerprint import fingerprint
 from broker.core.matching import Shape
 from broker.core.placement import Demand
 from broker.core.quotas import Over
+from broker.core.states import TERMINAL
 from broker.failpoint import failpoint
 from broker.places import DEVICE_NAMES
-from broker.service import views
+from broker.service import array_counts, views
 from broker.service.context import Broker, Caller
 from broker.service.quotas import Owner, Quotas, token_with_quota
 from broker.service.rows import unknown_job
-from broker.service.transition import event, event_of_array, join_line
+from broker.service.transition import event, join_line
+from broker.service.wake import JobReady
 from broker.store.contract import Tx, Value
 from broker.wire.events import EventType
-from broker.wire.jobs import JobSpec, Submitted
+from broker.wire.jobs import JobSpec, Reason, Submitted
 from broker.wire.leases import LESSEE
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import JobState
 
 COMMAND_SHOWN = 200
+MOST_DEPENDENCIES = 100_000
 USES_A_GPU = re.compile(r"(?<![a-z0-9])(cuda|torchrun|pytorch|torch)(?![a-z])", re.IGNORECASE)
 CHOOSES_DEVICES = re.compile(rf"(?<!\w)({'|'.join(DEVICE_NAMES)})=[\"']?[\w$]")
 
 
 async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
-    """One job, or an array of `count` whose ids are one block.
+    """One job, or an array of `count` or `sweep` whose ids are one block.
 
     What is valid but fits no worker now is accepted and waits, saying so; so does what depends on other jobs. What the
     specification leaves open is decided here, once: a later change of a project's defaults is for later jobs.
     """
     whole = effective(spec, broker.settings.projects)
     admit_environment(whole.spec)
-    answer = await broker.store.run(lambda tx: accept(tx, broker, caller, whole), admits=True)
+    if arrays.is_array(spec):  # thousands are judged: others have their turn meanwhile
+        members = await anyio.to_thread.run_sync(members_of, whole.spec)
+    else:
+        members = members_of(whole.spec)
+    answer = await broker.store.run(lambda tx: accept(tx, broker, caller, whole, members), admits=True)
     if isinstance(answer, Refused):
         raise answer
     failpoint("submitted")
     return answer
 
 
-def accept(tx: Tx, broker: Broker, caller: Caller, whole: Effective) -> Submitted | Refused:
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The jobs of one specification: what the first one runs, and of an array what is each one's own."""
+
+    first: JobSpec
+    size: int = 1
+    values: str | None = None
+    others: Sequence[list[str | None] | None] = ()
+    """Of each but the first: name, command, place, fingerprint and values; None: all as the first one."""
+
+
+def members_of(spec: JobSpec) -> Members:
+    """Every member, judged. Raises Refused for the first that can't be a job, and names it and the field."""
+    values = arrays.members(spec)
+    if not arrays.is_array(spec):
+        return Members(spec)
+    first = arrays.admitted(spec, 0, values[0])
+    if not arrays.is_templated(spec) and spec.sweep is None:
+        return Members(first, len(values), others=[None] * (len(values) - 1))
+    others = [_own(arrays.admitted(spec, index, own), own) for index, own in enumerate(values[1:], 1)]
+    return Members(first, len(values), json.dumps(values[0]) if values[0] else None, others)
+
+
+def _own(spec: JobSpec, values: arrays.Values) -> list[str | None]:
+    return [spec.name, shown(spec), place_of(spec), fingerprint(spec), json.dumps(values) if values else None]
+
+
+def accept(
+    tx: Tx, broker: Broker, caller: Caller, whole: Effective, members: Members | None = None
+) -> Submitted | Refused:
     """Keep it, in this transaction. A refusal for a quota is returned, not raised: its event is kept."""
-    spec = whole.spec
+    spec, members = whole.spec, members or Members(whole.spec)
     token = token_with_quota(broker.settings, caller.actor, caller.token)
-    parents, verdict = parents_of(tx, spec)
+    parents, verdict = parents_of(tx, spec, members.size)
     quotas = broker.quotas(tx)
-    if (denied := _denied(tx, quotas, spec, token, caller.actor)) is not None:
+    if (denied := _denied(tx, quotas, spec, token, caller.actor, members.size)) is not None:
         return denied
-    wants = Shape.of(spec, token)
-    shape, place = _shape(tx, wants), place_of(spec)
-    until = _schedule_until(broker, spec) if verdict.open == 0 else None
-    row = _row(tx, whole, shape, place, caller.actor)
-    row |= {"blocked": verdict.open, "schedule_until": until, "quota_token": token}
-    first = _insert(tx, spec.count, row)
-    count = spec.count or 1
-    tx.run_many(
-        "add_dependency",
-        [{"child": job, "parent": parent} for job in range(first, first + count) for parent in parents],
+    wants, place = Shape.of(spec, token), place_of(members.first)
+    until = _schedule_until(broker, spec)
+    row = _row(tx, whole, members.first, _shape(tx, wants), place, caller.actor)
+    row |= {"blocked": verdict.open, "schedule_until": until if verdict.open == 0 else None, "quota_token": token}
+    first = tx.insert("add_job", **row)
+    _count(tx, spec, token, members.size)
+    jobs = range(first, first + members.size)
+    if arrays.is_array(spec):
+        wants = _make_array(tx, spec, members, wants, row, first)
+    tx.run_many("add_dependency", [{"child": job, "parent": parent} for job in jobs for parent in parents])
+    for array in sorted(set(spec.depends_on_array or ())):
+        tx.run("depend_on_array", array=array, children=json.dumps(list(jobs)))
+    if spec.depends_on_each:
+        _depend_on_each(tx, spec, first, until)
+    _join(tx, spec, first, _shape(tx, wants), ready=verdict.open == 0)
+    because = verdict.because
+    waiting = views.waits_for(because) if because else views.hopeless(tx, broker.fits, wants, place, quotas)
+    return _submitted(tx, spec, members, first, caller.actor, waiting, warnings_of(tx, whole))
+
+
+def _make_array(tx: Tx, spec: JobSpec, members: Members, wants: Shape, row: dict[str, Value], first: int) -> Shape:
+    """The other members, and the array as a whole. What its members are to dispatch: where only some may run at once,
+    jobs of their own kind, so that one look passes all of them by."""
+    if spec.max_parallel is not None:
+        wants = replace(wants, array=first)
+    shape = _shape(tx, wants)
+    tx.run("make_array_head", id=first, shape=shape, values=members.values)
+    tx.run("add_array_members", array=first, members=json.dumps(members.others))
+    tx.run(
+        "add_array",
+        id=first,
+        size=members.size,
+        project=spec.project,
+        name=spec.name,
+        command=shown(spec),
+        shape=shape if spec.max_parallel is not None else None,
+        max_parallel=spec.max_parallel,
+        max_failures=spec.max_failures,
+        now=row["now"],
     )
-    _count(tx, spec, token, count)
-    if verdict.open == 0:
-        join_line(tx, first, shape)  # members have the same priority, and stand behind the first one
-    if spec.count is None:
-        event(tx, EventType.JOB_SUBMITTED, job=first, project=spec.project, actor=caller.actor)
-    else:
-        event_of_array(tx, EventType.JOB_SUBMITTED, first, caller.actor)
-    hopeless = (
-        views.waits_for(verdict.because) if verdict.because else views.hopeless(tx, broker.fits, wants, place, quotas)
-    )
-    if spec.count is None:
-        return Submitted(id=first, state=JobState.QUEUED, waiting=hopeless, warnings=warnings_of(whole))
+    tx.run("count_of_state", array=first, state=JobState.QUEUED.value, by=members.size)
+    return wants
+
+
+def _depend_on_each(tx: Tx, spec: JobSpec, first: int, until: int | None) -> None:
+    """Each member waits for others of its own. Refused: one of these has ended so that it could never start."""
+    for array in set(spec.depends_on_each or ()):
+        tx.run("depend_on_same", array=first, parent=array)
+    ends = [state.value for state in TERMINAL if graph.of_parent(spec.dependency_policy, state) is graph.Standing.NEVER]
+    never = tx.one("never_met", array=first, ends=json.dumps(ends))
+    if never is not None:
+        parent = graph.Parent(never["id"], JobState(never["state"]))
+        raise _unsatisfiable(spec, parent, "depends_on_each", f"member {never['array_index']}")
+    arrays_open = len([one for one in set(spec.depends_on_array or ()) if _is_open(tx, spec, one)])
+    tx.run("members_with_parents", array=first, arrays=arrays_open)
+    tx.run("members_without_clock", array=first, schedule_until=until)
+
+
+def _is_open(tx: Tx, spec: JobSpec, array: int) -> bool:
+    return arrays.standing(spec.dependency_policy, array_counts.counts(tx, array)) is graph.Standing.OPEN
+
+
+def _join(tx: Tx, spec: JobSpec, first: int, shape: int, *, ready: bool) -> None:
+    """What waits for nothing but a worker stands in line."""
+    if not arrays.is_array(spec):
+        if ready:
+            join_line(tx, first, shape)
+    elif tx.run("join_lines_of_array", array=first) or ready:
+        tx.tell(JobReady(shape))
+
+
+def _submitted(
+    tx: Tx,
+    spec: JobSpec,
+    members: Members,
+    first: int,
+    actor: str,
+    waiting: Reason | None,
+    warnings: list[str] | None,
+) -> Submitted:
+    """The answer, and the event."""
+    if not arrays.is_array(spec):
+        event(tx, EventType.JOB_SUBMITTED, job=first, project=spec.project, actor=actor)
+        return Submitted(id=first, state=JobState.QUEUED, waiting=waiting, warnings=warnings)
+    event(tx, EventType.ARRAY_SUBMITTED, job=first, project=spec.project, actor=actor, data={"count": members.size})
     return Submitted(
         array=first,
-        count=count,
-        ids=f"{first}..{first + count - 1}",
+        count=members.size,
+        ids=f"{first}..{first + members.size - 1}",
         state=JobState.QUEUED,
-        waiting=hopeless,
-        warnings=warnings_of(whole),
+        waiting=waiting,
+        warnings=warnings,
     )
 
 
-def _denied(tx: Tx, quotas: Quotas, spec: JobSpec, token: str | None, actor: str) -> Refused | None:
+def _denied(tx: Tx, quotas: Quotas, spec: JobSpec, token: str | None, actor: str, size: int) -> Refused | None:
     """The refusal for a quota, said in an event: that is kept, and nothing else of the submit."""
-    found = quotas.denies(spec.project, token, spec.count or 1, Demand.of(spec).gpus)
+    found = quotas.denies(spec.project, token, size, Demand.of(spec).gpus)
     if found is None:
         return None
     owner, over = found
@@ -136,7 +238,21 @@ def admit_environment(spec: JobSpec) -> None:
         )
 
 
-def warnings_of(whole: Effective) -> list[str] | None:
+def warnings_of(tx: Tx, whole: Effective) -> list[str] | None:
+    spec = whole.spec
+    said = [
+        f"{{{name}}} stands nowhere in it: members that differ on {name} only are the same"
+        for name in arrays.unused_axes(spec)
+    ]
+    said += [
+        f"job {job} is the first member of array {job} only: depends_on_array waits for all of them"
+        for job in spec.depends_on or ()
+        if tx.one("array", array=job) is not None and job + 1 not in (spec.depends_on or ())
+    ]
+    return (said + _warnings_about_devices(whole)) or None
+
+
+def _warnings_about_devices(whole: Effective) -> list[str]:
     spec = whole.spec
     text = spec.command if spec.command is not None else " ".join(spec.argv or [])
     said = []
@@ -146,7 +262,7 @@ def warnings_of(whole: Effective) -> list[str] | None:
             f"its command sets {chooses[1]}: then it uses devices that it was not given, and that nobody counts"
         )
     if Demand.of(spec).gpus:
-        return said or None
+        return said
     if (found := USES_A_GPU.search(text)) and not chooses:
         said.append(
             f"it mentions {found[0]} and asks for no GPU, so it will see none: set gpus or vram_gb if it needs one"
@@ -154,29 +270,64 @@ def warnings_of(whole: Effective) -> list[str] | None:
     own = whole.sources.get("gpu_idle_timeout_s") is Source.JOB  # a project's is for those of its jobs that have some
     if own and seconds(spec.gpu_idle_timeout_s) is not None:
         said.append("gpu_idle_timeout_s limits nothing: the job asks for no GPU")
-    return said or None
+    return said
 
 
-def parents_of(tx: Tx, spec: JobSpec) -> tuple[list[int], graph.Verdict]:
-    """The jobs to wait for, read in the transaction that inserts: none can end unseen in between.
+def parents_of(tx: Tx, spec: JobSpec, size: int = 1) -> tuple[list[int], graph.Verdict]:
+    """The jobs to wait for, read in the transaction that inserts: none can end unseen in between; `size`: of so many.
 
     Refused: an unknown id (also the job's own: ids are given out after this), and an end that forbids the start.
     """
+    wanted = sorted(set(spec.depends_on or ()))
+    if len(wanted) * size > MOST_DEPENDENCIES:
+        raise Refused(
+            ProblemCode.INVALID_SPEC,
+            f"depends_on: {size} members after {len(wanted)} jobs each are more than {MOST_DEPENDENCIES} dependencies",
+            field="depends_on",
+            hint="depends_on_array names all members of an array at once",
+        )
     parents = []
-    for job in sorted(set(spec.depends_on or ())):
+    for job in wanted:
         row = tx.one("job_owner", job=job)
         if row is None:
             raise unknown_job(tx, job, field="depends_on")
         parents.append(graph.Parent(row["id"], JobState(row["state"])))
+    _known_arrays(tx, spec, size)
     verdict = graph.decide(spec.dependency_policy, parents)
+    verdict = array_counts.verdict(tx, spec.dependency_policy, verdict, sorted(set(spec.depends_on_array or ())))
     if verdict.because is not None and verdict.standing is graph.Standing.NEVER:
-        raise Refused(
-            ProblemCode.DEPENDENCY_UNSATISFIABLE,
-            f"job {verdict.because.id} is {verdict.because.state}: with dependency_policy={spec.dependency_policy} this job could never start",
-            field="depends_on",
-            hint="leave that job out, or choose another dependency_policy (success, any_exit, failure)",
-        )
+        field = "depends_on_array" if verdict.because.array else "depends_on"
+        raise _unsatisfiable(spec, verdict.because, field, "this job")
     return [parent.id for parent in parents], verdict
+
+
+def _known_arrays(tx: Tx, spec: JobSpec, size: int) -> None:
+    for field in ("depends_on_array", "depends_on_each"):
+        for array in getattr(spec, field) or ():
+            row = tx.one("array", array=array)
+            if row is None:
+                raise Refused(
+                    ProblemCode.UNKNOWN_JOB,
+                    f"there is no array {array}",
+                    field=field,
+                    hint="an array's id is that of its first member; depends_on takes single jobs",
+                )
+            if field == "depends_on_each" and row["size"] != size:
+                raise Refused(
+                    ProblemCode.INVALID_SPEC,
+                    f"{field}: array {array} has {row['size']} members, and this one {size}",
+                    field=field,
+                    hint="give both the same number, or depends_on_array",
+                )
+
+
+def _unsatisfiable(spec: JobSpec, parent: graph.Parent, field: str, who: str) -> Refused:
+    return Refused(
+        ProblemCode.DEPENDENCY_UNSATISFIABLE,
+        f"{parent} is {parent.state}: with dependency_policy={spec.dependency_policy} {who} could never start",
+        field=field,
+        hint=f"leave that {'array' if parent.array else 'job'} out, or choose another dependency_policy (success, any_exit, failure)",
+    )
 
 
 def _shape(tx: Tx, wants: Shape) -> int:
@@ -190,15 +341,16 @@ def _schedule_until(broker: Broker, spec: JobSpec) -> int | None:
     return None if limit_s is None else broker.listening.now_ms() + int(limit_s * 1000)
 
 
-def _row(tx: Tx, whole: Effective, shape: int, place: str, actor: str) -> dict[str, Value]:
+def _row(tx: Tx, whole: Effective, first: JobSpec, shape: int, place: str, actor: str) -> dict[str, Value]:
+    """`first`: what is run; of an array its first member, and what is kept is the whole."""
     spec = whole.spec
     kept = {"json": spec.model_dump_json(exclude_none=True), "sources": json.dumps(whole.sources)}
     return {
         "spec": tx.insert("add_spec", **kept),
         "shape": shape,
         "project": spec.project,
-        "name": spec.name,
-        "command": _shown(spec),
+        "name": first.name,
+        "command": shown(first),
         "priority": spec.priority,
         "cpus": spec.cpus,
         "gpus": Demand.of(spec).gpus,
@@ -211,21 +363,13 @@ def _row(tx: Tx, whole: Effective, shape: int, place: str, actor: str) -> dict[s
         "scheduling_timeout_s": seconds(spec.scheduling_timeout_s),
         "dependency_policy": spec.dependency_policy.value,
         "env_kept": int(bool(spec.env)),
-        "fingerprint": fingerprint(spec),
+        "fingerprint": fingerprint(first),
         "actor": actor,
         "now": tx.now_ms,
     }
 
 
-def _insert(tx: Tx, count: int | None, row: dict[str, Value]) -> int:
-    first = tx.insert("add_job", **row)
-    if count is not None:
-        tx.run("make_array_head", id=first)
-        tx.run("add_array_members", array=first, count=count)
-    return first
-
-
-def _shown(spec: JobSpec) -> str:
+def shown(spec: JobSpec) -> str:
     text = spec.command if spec.command is not None else shlex.join(spec.argv or [])
     return cut(text)
 

@@ -7,13 +7,13 @@ counts, the index that dispatch reads, events. Nobody is told before the commit.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from broker.core import graph
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import TERMINAL, Cause, Facts, Said, Step, ready_until, step
-from broker.service import holding
+from broker.service import array_counts, holding
 from broker.service.rows import read_job
 from broker.service.wake import Happened, JobChanged, JobReady, RoomFree
 from broker.store.contract import Row, Store, Tx, Value
@@ -48,10 +48,12 @@ def apply(
     done = _write(tx, job, assignment, cause, facts, actor=actor, listened=listened)
     now, spread = done.job, False
     if job.state in TERMINAL or now.state in TERMINAL:
-        spread = _cascade(tx, job.state, now, facts.listened)
+        spread = _cascade(tx, job.state, done, facts.listened)
     if now.state is JobState.QUEUED is not job.state:  # also from a loss that was its end: after those it had decided
         now = _queued_again(tx, now, facts.listened)
         spread = spread or now.state is not JobState.QUEUED
+    if now.array is not None and now.state in (JobState.FAILED, JobState.QUEUED):
+        spread = _give_up_array(tx, now.array, facts) or spread
     return Step(now, done.assignment, done.events, spread)
 
 
@@ -71,17 +73,17 @@ def _write(
     if cause is Cause.CLAIM and after is not None:
         new_job = _with_assignment(new_job, after.id)
     _swap_job(tx, job, new_job)
-    _count(tx, job, new_job, after)
+    turned = _count(tx, job, new_job, after)
     _hold(tx, job, new_job, after, facts.listened)
     for said in done.events:
         say(tx, said, job=new_job, assignment=after, actor=actor)
     tx.tell(JobChanged(job.id))
-    return Step(new_job, after, done.events)
+    return Step(new_job, after, done.events, turned=turned)
 
 
 def _queued_again(tx: Tx, job: JobRow, listened: int) -> JobRow:
     """What it depends on may have changed while it ran: whether it must wait again is decided afresh."""
-    if tx.one("first_parent", child=job.id) is None:
+    if tx.one("first_parent", child=job.id) is None and not array_counts.parents(tx, job.id):
         return job
     forbidden = _decide_again(tx, job, listened)
     if forbidden is not None:
@@ -91,45 +93,105 @@ def _queued_again(tx: Tx, job: JobRow, listened: int) -> JobRow:
     return fresh
 
 
-def _cascade(tx: Tx, before: JobState, job: JobRow, listened: int) -> bool:
+def _cascade(tx: Tx, before: JobState, done: Step, listened: int) -> bool:
     """Decide the children of a job that ended, or came back; and theirs, until nothing changes. Whether it has any."""
-    changed = [(before, job)]
+    changed = [(before, done)]
     spread = False
     while changed:
         was, parent = changed.pop()
         ended = was not in TERMINAL
-        for row in tx.all("children", parent=parent.id):
+        for row in tx.all("children", parent=parent.job.id):
             spread = True
             child = read_job(tx, row["child"])
             if child is not None:
-                after = _one_less(tx, child, parent, listened) if ended else _decide_again(tx, child, listened)
+                after = _one_less(tx, child, parent.job, listened) if ended else _decide_again(tx, child, listened)
                 changed += [(child.state, after)] if after is not None else []
+        for row in tx.all("children_of_array", array=parent.job.array) if parent.turned else ():
+            spread = True
+            child = read_job(tx, row["id"])
+            if child is not None and (after := _decide_again(tx, child, listened, parent.job.id)) is not None:
+                changed.append((child.state, after))
     return spread
 
 
-def _one_less(tx: Tx, child: JobRow, parent: JobRow, listened: int) -> JobRow | None:
-    """A parent of this child has ended. The child as it is now, if its own children must be decided too."""
+def _give_up_array(tx: Tx, array: int, facts: Facts) -> bool:
+    """So many members have failed that those which wait are cancelled, also one that waits again. Whether any was."""
+    why = array_counts.given_up(tx, array)
+    if why is None:
+        return False
+    waiting = [row["id"] for row in tx.all("waiting_members", array=array)]
+    cancelled = Facts(now=facts.now, listened=facts.listened, reason_code="max_failures", reason=why, gone=True)
+    cancel_waiting(tx, waiting, cancelled)
+    return bool(waiting)
+
+
+def cancel_waiting(tx: Tx, jobs: Sequence[int], facts: Facts, *, actor: str | None = None) -> None:
+    """`Cause.CANCEL_QUEUED` of many jobs that are queued, with a few statements: what `apply` does one by one."""
+    pattern = read_job(tx, jobs[0]) if jobs else None
+    if pattern is None:
+        return
+    done, ids = step(pattern, None, Cause.CANCEL_QUEUED, facts), json.dumps(jobs)
+    after = done.job
+    changed = tx.run(
+        "cancel_waiting",
+        ids=ids,
+        state=after.state.value,
+        reason_code=after.reason_code,
+        reason=after.reason,
+        ended_at=after.ended_at,
+    )
+    if changed != len(jobs):
+        raise LostSwap("some of these jobs are not queued any more")
+    turned = _count_many(tx, ids, pattern.state, after.state)
+    for row in tx.all("heads_among", ids=ids):
+        leave_line(tx, row["head"])
+    for said in done.events:
+        data = _compact(said.data)
+        tx.run("add_events_of_jobs", at=tx.now_ms, type=said.type.value, ids=ids, actor=actor, data=data)
+    tx.tell(Happened(None))
+    for job in jobs:
+        tx.tell(JobChanged(job))
+    for parent in {*turned.values(), *(row["parent"] for row in tx.all("parents_among", ids=ids))}:
+        ended = read_job(tx, parent)
+        assert ended is not None, "it was written in this transaction"
+        _cascade(tx, pattern.state, Step(ended, None, (), turned=turned.get(ended.array) == parent), facts.listened)
+
+
+def _count_many(tx: Tx, ids: str, out_of: JobState, into: JobState) -> dict[int | None, int]:
+    """Count many jobs that went from one state into another. Arrays that have turned, each with one of its members."""
+    turned: dict[int | None, int] = {}
+    for row in tx.all("of_whom", ids=ids):
+        n = row["n"]
+        _move_count(tx, row["project"], row["quota_token"], out_of, into, row["gpus"] * n, n)
+        if row["array_id"] is not None and array_counts.moved(tx, row["array_id"], out_of, into, n):
+            turned[row["array_id"]] = row["first"]
+    return turned
+
+
+def _one_less(tx: Tx, child: JobRow, parent: JobRow, listened: int) -> Step | None:
+    """A parent of this child has ended. What became of the child, if its own children must be decided too."""
     if child.state is not JobState.QUEUED or child.blocked == 0:
         return None
     if graph.of_parent(child.dependency_policy, parent.state) is graph.Standing.NEVER:
         because = graph.Parent(parent.id, parent.state)
-        return _write(tx, child, None, Cause.CASCADE, _forbidden(tx, because, listened)).job
+        return _write(tx, child, None, Cause.CASCADE, _forbidden(tx, because, listened))
     _block(tx, child, child.blocked - 1, listened)
     return None
 
 
-def _decide_again(tx: Tx, child: JobRow, listened: int) -> JobRow | None:
-    """A parent of this child came back, or ended otherwise than was thought. One that has started stays as it is."""
+def _decide_again(tx: Tx, child: JobRow, listened: int, member: int | None = None) -> Step | None:
+    """A parent of this child came back, or ended otherwise than was thought; or the array of this `member` has turned.
+    One that has started stays as it is."""
     undoable = child.state is JobState.CANCELLED and child.cascaded_by is not None
     if child.state is not JobState.QUEUED and not undoable:
         return None
     verdict = verdict_of(tx, child)
     if verdict.because is not None and verdict.standing is graph.Standing.NEVER:
-        forbidden = _forbidden(tx, verdict.because, listened)
-        return None if undoable else _write(tx, child, None, Cause.CASCADE, forbidden).job
+        forbidden = _forbidden(tx, verdict.because, listened, member)
+        return None if undoable else _write(tx, child, None, Cause.CASCADE, forbidden)
     if undoable:
         facts = Facts(now=tx.now_ms, listened=listened, blocked=verdict.open)
-        return _write(tx, child, None, Cause.UNCANCEL, facts).job
+        return _write(tx, child, None, Cause.UNCANCEL, facts)
     if child.blocked != verdict.open:
         _block(tx, child, verdict.open, listened)
     return None
@@ -138,12 +200,15 @@ def _decide_again(tx: Tx, child: JobRow, listened: int) -> JobRow | None:
 def verdict_of(tx: Tx, child: JobRow) -> graph.Verdict:
     """How its parents stand to this job now."""
     parents = (graph.Parent(row["id"], JobState(row["state"])) for row in tx.all("parents", child=child.id))
-    return graph.decide(child.dependency_policy, parents)
+    of_jobs = graph.decide(child.dependency_policy, parents)
+    return array_counts.verdict(tx, child.dependency_policy, of_jobs, array_counts.parents(tx, child.id))
 
 
-def _forbidden(tx: Tx, parent: graph.Parent, listened: int) -> Facts:
-    reason = f"it depends on job {parent.id}, which is {parent.state}"
-    return Facts(now=tx.now_ms, listened=listened, reason_code="dependency", reason=reason, parent=parent.id, gone=True)
+def _forbidden(tx: Tx, parent: graph.Parent, listened: int, member: int | None = None) -> Facts:
+    """`member`: whose end turned the array that is the parent."""
+    reason = f"it depends on {parent}, which is {parent.state}"
+    by = parent.id if member is None else member
+    return Facts(now=tx.now_ms, listened=listened, reason_code="dependency", reason=reason, parent=by, gone=True)
 
 
 def _block(tx: Tx, job: JobRow, blocked: int, listened: int) -> None:
@@ -204,12 +269,6 @@ def worker_event(
 ) -> None:
     """An event of a worker. Names can be given up and taken by another; the id in the data can't."""
     event(tx, kind, worker=name, actor=actor, data={"id": id_, **(data or {})})
-
-
-def event_of_array(tx: Tx, kind: EventType, array: int, actor: str | None) -> None:
-    """The same event for every member of an array, with one statement."""
-    tx.run("add_array_events", at=tx.now_ms, type=kind.value, array=array, actor=actor)
-    tx.tell(Happened(None))
 
 
 async def decide(store: Store, fn: Callable[[Tx], T], *, admits: bool = False) -> T:
@@ -352,21 +411,29 @@ def _is_ready(job: JobRow) -> bool:
     return job.state is JobState.QUEUED and job.blocked == 0 and job.prefers is None
 
 
-def _count(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | None) -> None:
-    """Keep the counts per state and the lines of queued jobs, and tell dispatch what it may look at again."""
+def _count(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | None) -> bool:
+    """Keep the counts per state and the lines of queued jobs, and tell dispatch what it may look at again. Whether its
+    array as a whole has turned."""
     _stand(tx, before, after)
     if before.state is after.state:
-        return
-    out_of, into = before.state.value, after.state.value
-    moved = tx.run("move_count", project=after.project, out_of=out_of, into=into, gpus=after.gpus)
-    if moved == 1:  # the first one ever in that state
-        tx.run("count_state", project=after.project, state=into, by=1, gpus=after.gpus)
-    if after.quota_token is not None:
-        moved = tx.run("move_token_count", token=after.quota_token, out_of=out_of, into=into, gpus=after.gpus)
-        if moved == 1:
-            tx.run("count_token_state", token=after.quota_token, state=into, by=1, gpus=after.gpus)
+        return False
+    _move_count(tx, after.project, after.quota_token, before.state, after.state, after.gpus)
     if before.state in OWNED and after.state not in OWNED and assignment is not None:
         tx.tell(RoomFree(assignment.worker))
+    return after.array is not None and array_counts.moved(tx, after.array, before.state, after.state)
+
+
+def _move_count(
+    tx: Tx, project: str, token: str | None, out_of: JobState, into: JobState, gpus: int, by: int = 1
+) -> None:
+    change: dict[str, Value] = {"by": by, "gpus": gpus}
+    moved = tx.run("move_count", project=project, out_of=out_of.value, into=into.value, **change)
+    if moved == 1:  # the first ones ever in that state
+        tx.run("count_state", project=project, state=into.value, **change)
+    if token is not None:
+        moved = tx.run("move_token_count", token=token, out_of=out_of.value, into=into.value, **change)
+        if moved == 1:
+            tx.run("count_token_state", token=token, state=into.value, **change)
 
 
 def _stand(tx: Tx, before: JobRow, after: JobRow) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from broker.core.arrays import aggregate
 from broker.core.graph import Parent
 from broker.core.matching import Machine, Shape, never, waiting
 from broker.core.rows import JobRow
-from broker.service import rows, unreadable
+from broker.service import array_counts, rows, unreadable
 from broker.service.machines import Shown, host_of, troubles
 from broker.service.quotas import Quotas
 from broker.service.rows import given, peak, reached
@@ -48,7 +49,7 @@ def with_room(worker: Row) -> Machine:
 
 def waits_for(parent: Parent) -> Reason:
     """Why a job waits that depends on others. `parent`: the first that has not ended."""
-    return Reason(code="dependencies", message=f"waits for job {parent.id}, which is {parent.state}")
+    return Reason(code="dependencies", message=f"waits for {parent}, which is {parent.state}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,8 @@ class Waiting:
 
     def of_job(self, row: Row) -> Reason | None:
         if row["blocked"]:
-            parent = self._tx.one("open_parent", child=row["id"])
-            return waits_for(Parent(parent["id"], JobState(parent["state"]))) if parent is not None else None
+            parent = array_counts.open_parent(self._tx, row["id"])
+            return waits_for(parent) if parent is not None else None
         if row["prefers"] is not None:
             return _left_to(self.name_of(row["prefers"]))
         if row["shape"] not in self._shapes:
@@ -113,7 +114,7 @@ class Waiting:
             assert key is not None, "jobs refer to their shape"
             self._shapes[row["shape"]] = Shape.from_key(key["key"])
         found = self.reason(self._shapes[row["shape"]], row["place"])
-        if found.code == "quota":
+        if found.code in ("quota", "array_throttle"):
             return found
         mine = [kept for kept in self.kept() if kept.job == row["id"]]
         if not mine:
@@ -133,7 +134,12 @@ class Waiting:
             for row in self._tx.all("refusals_of_place", place=place, key=shape.key())
         ]
         found = waiting(shape, self._machines, refused, {kept.worker: kept.for_others for kept in self.kept()})
-        return found if found.code in WORTH_SAYING_AT_SUBMIT else self._quotas.holds(shape) or found
+        if found.code in WORTH_SAYING_AT_SUBMIT:
+            return found
+        return self._throttle(shape) or self._quotas.holds(shape) or found
+
+    def _throttle(self, shape: Shape) -> Reason | None:
+        return array_counts.throttle(self._tx, shape.array) if shape.array is not None else None
 
 
 def _left_to(worker: str) -> Reason:
@@ -225,6 +231,7 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
         command=row["command"],
         array=row["array_id"],
         array_index=row["array_index"],
+        values=json.loads(row["array_values"]) if row["array_values"] else None,
         worker=row["worker"] if state is not JobState.QUEUED else None,
         gpus=_gpus(row) if state is not JobState.QUEUED else None,
         attempt=row["attempt"] or None,
@@ -238,6 +245,24 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
         duration_s=_duration(row, tx.now_ms),
         logs_pruned=None if row["logs_kept"] else True,
         warnings=_warnings(tx, row, state),
+    )
+
+
+def array(tx: Tx, row: Row) -> Job:
+    """An array as a whole, by its own row."""
+    counts = array_counts.counts(tx, row["id"])
+    return Job(
+        id=row["id"],
+        state=aggregate(counts),
+        name=row["name"],
+        project=row["project"],
+        command=row["command"],
+        array=row["id"],
+        count=row["size"],
+        ids=f"{row['id']}..{row['id'] + row['size'] - 1}",
+        counts={state.value: n for state, n in counts.items()},
+        waiting=array_counts.throttle(tx, row["id"]) if counts[JobState.QUEUED] else None,
+        created_at=at(row["created_at"]),
     )
 
 

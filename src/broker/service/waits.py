@@ -19,7 +19,7 @@ from broker.wire.jobs import Reason
 
 MOST_LOOKED_AT = 1000
 """Lines in one look; the next one goes on behind them."""
-NO_NEWS = frozenset({"dispatching"})
+NO_NEWS = frozenset({"dispatching", "array_throttle"})  # who submits an array with a throttle knows
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,13 @@ class JobChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ArrayChanged:
+    """Members of an array are in other states than before."""
+
+    array: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobReady:
     """A job of this shape is queued: dispatch looks at this shape for everybody."""
 
@@ -111,6 +118,7 @@ class Wake:
         self._kept: dict[int, str] = {}
         self._held_shapes: set[int] = set()
         self._jobs: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
+        self._arrays: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
         self._events: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
         self._happened: set[Callable[[], None]] = set()
         self.closed = False
@@ -129,6 +137,9 @@ class Wake:
                         event.set()
                     if (worker := self._kept.pop(job, None)) is not None:
                         self._room_on(worker)
+                case ArrayChanged(array):
+                    for event in self._arrays.get(array, ()):
+                        event.set()
                 case JobReady(shape):
                     self._ready += 1
                     self._ready_shapes.add(shape)
@@ -229,11 +240,14 @@ class Wake:
 
     # ---- waiting for jobs and events
 
-    def watch_jobs(self, jobs: Iterable[int]) -> JobWatch:
-        return JobWatch(self, tuple(jobs))
+    def watch_jobs(self, jobs: Iterable[int]) -> Watch:
+        return Watch(self._jobs, tuple(jobs))
 
-    def watch_events(self, job: int) -> EventWatch:
-        return EventWatch(self, job)
+    def watch_array(self, array: int) -> Watch:
+        return Watch(self._arrays, (array,))
+
+    def watch_events(self, job: int) -> Watch:
+        return Watch(self._events, (job,))
 
     @contextmanager
     def on_events(self, tell: Callable[[], None]) -> Iterator[None]:
@@ -249,18 +263,31 @@ class Wake:
         self.closed = True
         for worker in list(self._parked):
             self.unpark_worker(worker)
-        for events in [*self._jobs.values(), *self._events.values()]:
+        for events in [*self._jobs.values(), *self._arrays.values(), *self._events.values()]:
             for event in events:
                 event.set()
         for tell in self._happened:
             tell()
 
 
-class _Watch:
-    """A context in which changes are noticed; `wait` returns early when one came."""
+class Watch:
+    """A context in which changes of some ids are noticed; `wait` returns early when one came."""
 
-    def __init__(self) -> None:
+    def __init__(self, watched: defaultdict[int, set[asyncio.Event]], ids: tuple[int, ...]) -> None:
+        self._watched, self._ids = watched, ids
         self._event = asyncio.Event()
+
+    def __enter__(self) -> Watch:
+        for id_ in self._ids:
+            self._watched[id_].add(self._event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for id_ in self._ids:
+            events = self._watched[id_]
+            events.discard(self._event)
+            if not events:
+                del self._watched[id_]
 
     async def wait(self, within_s: float) -> bool:
         """True if something changed since the last call, or changes within `within_s`."""
@@ -271,39 +298,3 @@ class _Watch:
             return False
         self._event.clear()
         return True
-
-
-class JobWatch(_Watch):
-    def __init__(self, wake: Wake, jobs: tuple[int, ...]) -> None:
-        super().__init__()
-        self._wake, self._ids = wake, jobs
-
-    def __enter__(self) -> JobWatch:
-        for job in self._ids:
-            self._wake._jobs[job].add(self._event)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for job in self._ids:
-            events = self._wake._jobs[job]
-            events.discard(self._event)
-            if not events:
-                del self._wake._jobs[job]
-
-
-class EventWatch(_Watch):
-    """Events of one job."""
-
-    def __init__(self, wake: Wake, job: int) -> None:
-        super().__init__()
-        self._wake, self._job = wake, job
-
-    def __enter__(self) -> EventWatch:
-        self._wake._events[self._job].add(self._event)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        events = self._wake._events[self._job]
-        events.discard(self._event)
-        if not events:
-            del self._wake._events[self._job]

@@ -23,6 +23,10 @@ class EventType(StrEnum):
         return member
 
     JOB_SUBMITTED = "job_submitted", "A job was accepted and is on disk."
+    ARRAY_SUBMITTED = (
+        "array_submitted",
+        "All members of an array were accepted; the job is the first one, and the data say how many follow it.",
+    )
     JOB_WAITING = (
         "job_waiting",
         "Why it waits, though it is the next of its kind, has changed; the data have code, message, need and have.",

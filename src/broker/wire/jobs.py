@@ -17,10 +17,11 @@ from pydantic import (
     model_validator,
 )
 
-from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost
+from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost, SweepMode
 
 MOST_ID = 1 << 53  # larger integers don't survive JSON
 MAX_COUNT = 10_000
+MOST_TOGETHER = 1000
 LONGEST_LIMIT_S = 10 * 365 * 86_400
 OFF = "none"
 FLOOR_TABLE = "_default"  # where a configuration moves the floor of all projects; no project's name
@@ -73,6 +74,20 @@ def _either(schema: dict[str, Any]) -> None:
     del schema["default"]
 
 
+def _some_axes(sweep: dict[str, Any]) -> dict[str, Any]:
+    if not sweep:
+        raise ValueError("names no axis")
+    return sweep
+
+
+Axis = Annotated[
+    list[bool | int | float | Text],
+    Field(min_length=1, max_length=MAX_COUNT),
+    WithJsonSchema({"type": "array", "items": {}}),
+]
+"""The values of one axis of a sweep."""
+
+JobIds = Annotated[list[Annotated[int, Field(ge=1, le=MOST_ID)]], Field(max_length=1000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000), WithJsonSchema({"type": "integer"})]
 Gibibytes = Annotated[float, Field(gt=0, le=1 << 20), WithJsonSchema({"type": "number"})]
 
@@ -86,35 +101,35 @@ class Frozen(BaseModel):
 class Program(Frozen):
     """What is run: every job's own."""
 
-    command: Text | None = Field(default=None, description="Shell text, run by bash -c. Give this or argv.")
-    argv: list[Text] | None = Field(default=None, description="Program and arguments, no shell.", max_length=4096)
-    cwd: Text | None = Field(default=None, description="Directory on the worker; default: scratch.")
-    env: dict[EnvName, Text] | None = Field(default=None, description="Added variables.", max_length=1024)
-    venv: Text | None = Field(default=None, description="Its bin comes first in PATH.")
+    command: Text | None = Field(default=None, description="For bash -c; or give argv.")
+    argv: list[Text] | None = Field(default=None, description="Without a shell.", max_length=4096)
+    cwd: Text | None = Field(default=None, description="On the worker; default: scratch.")
+    env: dict[EnvName, Text] | None = Field(default=None, max_length=1024)
+    venv: Text | None = None
     conda: Text | None = Field(default=None, description="Name or path.")
     name: Annotated[Text, StringConstraints(max_length=200)] | None = None
     labels: dict[Name, Annotated[Text, StringConstraints(max_length=200)]] | None = Field(default=None, max_length=64)
     project: Name = "default"
-    priority: int = Field(default=0, ge=-50, le=50, description="Higher runs first; added to the project's.")
+    priority: int = Field(default=0, ge=-50, le=50, description="Higher first; added to the project's.")
 
 
 class Conditions(Frozen):
     """How a job is run. A project may have defaults for these: `core.effective` says which value counts."""
 
-    cpus: float = Field(default=1, gt=0, le=4096, description="Slots it takes.")
-    needs: list[Name] | None = Field(default=None, description="Tags of the worker.", max_length=64)
+    cpus: float = Field(default=1, gt=0, le=4096, description="Slots.")
+    needs: list[Name] | None = Field(default=None, description="Worker tags.", max_length=64)
     on_worker_lost: OnWorkerLost = Field(
         default=OnWorkerLost.REQUEUE,
-        description="requeue_exclusive: never two copies; orphan: never again.",
+        description="exclusive: never two copies; orphan: never again.",
     )
-    checkpoint_grace_s: float = Field(default=10, ge=0, le=86_400, description="Seconds from TERM to KILL.")
-    max_wall_s: Limit | None = Field(default=None, description="Fails when it runs longer; none: no limit.")
-    idle_timeout_s: Limit | None = Field(default=None, description="Fails when silent for so long.")
+    checkpoint_grace_s: float = Field(default=10, ge=0, le=86_400, description="From TERM to KILL.")
+    max_wall_s: Limit | None = Field(default=None, description="Then it fails; none: no limit.")
+    idle_timeout_s: Limit | None = Field(default=None, description="Likewise when silent.")
     first_output_timeout_s: Limit | None = None
-    gpu_idle_timeout_s: Limit | None = Field(default=None, description="GPUs unused for so long: it fails.")
-    scheduling_timeout_s: Limit | None = Field(default=None, description="Gives up the queue after so long.")
+    gpu_idle_timeout_s: Limit | None = Field(default=None, description="Likewise with idle GPUs.")
+    scheduling_timeout_s: Limit | None = Field(default=None, description="Longest in the queue.")
     preemptible: bool = Field(default=False, json_schema_extra=_either)
-    on_preempt: OnPreempt = Field(default=OnPreempt.STOP, description="When preempted.")
+    on_preempt: OnPreempt = OnPreempt.STOP
 
 
 class JobSpec(Conditions, Program):
@@ -126,16 +141,19 @@ class JobSpec(Conditions, Program):
     resources: dict[Name, Count] | None = Field(default=None, max_length=64)
     arch: Name | None = None
     os: Literal["linux", "macos"] | None = None
-    worker: Name | None = Field(default=None, description="Run on this worker only.")
-    depends_on: list[Annotated[int, Field(ge=1, le=MOST_ID)]] | None = Field(
-        default=None, description="Start after these jobs.", max_length=1000
+    worker: Name | None = Field(default=None, description="Only there.")
+    depends_on: JobIds | None = Field(default=None, description="Start after these.")
+    depends_on_array: JobIds | None = Field(default=None, description="All their members.")
+    depends_on_each: JobIds | None = Field(default=None, description="Member by member.")
+    dependency_policy: DependencyPolicy = Field(default=DependencyPolicy.SUCCESS, description="Ends that let it start.")
+    count: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="Array size; {i}: the index.")
+    sweep: Annotated[dict[EnvName, Axis], Field(max_length=64), AfterValidator(_some_axes)] | None = Field(
+        default=None, description="Values for each {name}."
     )
-    dependency_policy: DependencyPolicy = Field(
-        default=DependencyPolicy.SUCCESS, description="Ends that let it start; others cancel."
-    )
-    count: int | None = Field(
-        default=None, ge=1, le=MAX_COUNT, description="An array: JOBD_ARRAY_INDEX tells them apart."
-    )
+    sweep_mode: SweepMode | None = Field(default=None, description="random draws count.")
+    sweep_seed: int | None = Field(default=None, ge=0, le=MOST_ID)
+    max_parallel: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="At once.")
+    max_failures: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="Cancels the rest after.")
 
     @model_validator(mode="after")
     def _exactly_one_program(self) -> JobSpec:
@@ -228,6 +246,10 @@ class Job(Frozen):
     command: str | None = Field(default=None, description="The command, cut to 200 characters.")
     array: int | None = None
     array_index: int | None = None
+    values: dict[str, Any] | None = Field(default=None, description="A member's of its sweep.")
+    count: int | None = Field(default=None, description="Of an array as a whole: its members.")
+    ids: str | None = None
+    counts: dict[str, int] | None = Field(default=None, description="Of an array: members per state.")
     worker: str | None = None
     gpus: list[str] | None = Field(default=None, description="The devices that it was given.")
     attempt: int | None = None
@@ -249,6 +271,7 @@ class Job(Frozen):
     )
     assignments: list[Assignment] | None = Field(default=None, description="detail=full: every delivery.")
     depends_on: list[int] | None = Field(default=None, description="detail=full: the jobs it waits for, or waited for.")
+    depends_on_array: list[int] | None = Field(default=None, description="detail=full: arrays likewise.")
     dependents: list[int] | None = Field(default=None, description="detail=full: the first 100 jobs that depend on it.")
 
 
@@ -286,7 +309,7 @@ class Explained(Frozen):
 class PreviewRequest(Frozen):
     """What a submit would say."""
 
-    spec: dict[str, Any] = Field(description="As job_submit takes it.")
+    spec: dict[str, Any] = Field(description="As for job_submit.")
 
 
 class SpecError(Frozen):
@@ -311,6 +334,8 @@ class Preview(Frozen):
 
     valid: bool
     errors: list[SpecError] | None = None
+    count: int | None = Field(default=None, description="Members of the array.")
+    command: str | None = Field(default=None, description="Of its first member.")
     spec: dict[str, Any] | None = Field(default=None, description="The effective specification.")
     sources: dict[str, str] | None = Field(
         default=None, description="Where each of its values comes from: job, project, floor or default."
@@ -328,7 +353,7 @@ class Preview(Frozen):
 
 
 class Submitted(Frozen):
-    """A job, or with `count` an array whose ids are one block."""
+    """A job, or with `count` or `sweep` an array whose ids are one block."""
 
     id: int | None = None
     array: int | None = None
@@ -339,8 +364,19 @@ class Submitted(Frozen):
     warnings: list[str] | None = None
 
 
+class SubmitMany(Frozen):
+    """Jobs that are accepted together, or not at all."""
+
+    jobs: list[JobSpec] = Field(description="Each as for job_submit.", min_length=1, max_length=MOST_TOGETHER)
+
+
+class SubmittedMany(Frozen):
+    jobs: list[Submitted] = Field(description="In the order in which they were given.")
+
+
 class JobList(Frozen):
-    jobs: list[Job]
+    jobs: list[Job] = Field(description="An array is one entry, unless array or state is given.")
+    array: Job | None = Field(default=None, description="The array that was asked for, as a whole.")
     counts: dict[str, int] = Field(description="Jobs per state, of the same project and array.")
     total: int = Field(description="Jobs that match the filter.")
     next_cursor: str | None = None
@@ -360,6 +396,7 @@ class Ended(Frozen):
 class Waited(Frozen):
     done: bool
     jobs: list[Ended] = Field(description="Those that have ended.")
+    counts: dict[str, int] | None = Field(default=None, description="Of an array: members per state.")
     pending: list[int] | None = Field(default=None, description="Ids that have not ended, at most 100.")
     next: str | None = Field(default=None, description="What to call next, if not done.")
 
@@ -368,13 +405,11 @@ class CancelRequest(Frozen):
     """Which jobs to cancel: ids, an array, or a filter."""
 
     job: list[int] | None = Field(default=None, max_length=1000)
-    array: int | None = Field(default=None, description="All its members.")
-    project: Name | None = Field(default=None, description="All its jobs that have not ended.")
-    state: Literal["queued", "assigned", "running"] | None = Field(default=None, description="Only jobs in this state.")
+    array: int | None = None
+    project: Name | None = Field(default=None, description="All its live jobs.")
+    state: Literal["queued", "assigned", "running"] | None = None
     reason: Annotated[Text, StringConstraints(max_length=500)] | None = None
-    force: bool = Field(
-        default=False, description="Confirm: others' running work, or more than ten running jobs by filter."
-    )
+    force: bool = Field(default=False, description="Confirm: others' running work, or over ten by filter.")
 
     @model_validator(mode="after")
     def _names_something(self) -> CancelRequest:

@@ -70,6 +70,15 @@ class DependencyPolicy(StrEnum):
     FAILURE = "failure"
 
 
+class SweepMode(StrEnum):
+    """How the axes of a sweep make members: all combinations; the first values, the second ones, …; or some
+    combinations, drawn."""
+
+    GRID = "grid"
+    ZIP = "zip"
+    RANDOM = "random"
+
+
 class Scope(StrEnum):
     """What a caller may do. `operator` may do everything; `submit` includes `read`."""
 

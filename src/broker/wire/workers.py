@@ -277,9 +277,9 @@ class WorkerState(StrEnum):
 class WorkerUpdate(Frozen):
     """What changes for a worker: at most one of cordon, drain and resume; tags; or both."""
 
-    cordon: bool = Field(default=False, description="Give it no new work.")
-    drain: bool = Field(default=False, description="Cordon; event worker_drained when its last job ended.")
-    resume: bool = Field(default=False, description="Give it work again.")
+    cordon: bool = Field(default=False, description="No new work.")
+    drain: bool = Field(default=False, description="Cordon; worker_drained tells the end.")
+    resume: bool = False
     tags: list[Name] | None = Field(default=None, max_length=256, description="Besides its own; replaces earlier ones.")
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from types import FrameType
 
 import click
 
-from jobd_mcp.cli import colours, rendering
+from jobd_mcp.cli import colours, many, rendering
 from jobd_mcp.cli.connection import Answer, Connection, connect
 from jobd_mcp.cli.failure import OWN_FAILURE, Failure
 from jobd_mcp.cli.live_line import telling
@@ -43,10 +43,12 @@ def submit_command() -> click.Command:
 
     @click.pass_context
     def call(ctx: click.Context, /, **values: object) -> int:
+        as_json = values[JSON_FLAG] is True
+        if values["stdin"] is True or values["file"] is not None:
+            return _submit_many(ctx, values, as_json=as_json)
         connection = connect(os.environ, start=True)
         answer = connection.call(operation, _spec(ctx, values, connection))
         made = as_object(answer.json())
-        as_json = values[JSON_FLAG] is True
         if values["wait"] is not True:
             show(answer.body, as_json, lambda: rendering.submitted(made))
             return 0
@@ -60,10 +62,32 @@ def submit_command() -> click.Command:
         params=[
             *_program_params(),
             click.Option(["--wait"], is_flag=True, help="Wait for the end, and exit with the job's code."),
+            click.Option(["--stdin"], is_flag=True, help="Many jobs, all or none: a specification in JSON a line."),
+            click.Option(["--file"], type=click.STRING, help="The same from a file."),
             json_flag(),
         ],
         help=f"{operation.description}\n\n{_PROGRAM_HELP}",
     )
+
+
+def _submit_many(ctx: click.Context, values: dict[str, object], *, as_json: bool) -> int:
+    """What a line leaves out is as the options say."""
+    file = values["file"]
+    lines = many.read(file if isinstance(file, str) else None)
+    connection = connect(os.environ, start=True)
+    common = _spec(ctx, values, connection)
+    specs: list[Json] = [many.completed(spec, common) for spec in lines.specs]
+    try:
+        answer = connection.call(by_name()["job_submit_many"], {"jobs": specs})
+    except Failure as failure:
+        raise lines.blamed(failure) from None
+    if values["wait"] is not True:
+        made = [as_object(entry) for entry in as_list(as_object(answer.json()).get("jobs"))]
+        show(answer.body, as_json, lambda: [line for one in made for line in rendering.submitted(one)])
+        return 0
+    which: Schema = {"job": many.ids(answer.json())}
+    waiter = _waiter(connection)
+    return _waited(waiter, which, _wait(waiter, which), as_json)
 
 
 def preview_command() -> click.Command:
@@ -91,8 +115,8 @@ def run_command() -> click.Command:
     def call(ctx: click.Context, /, **values: object) -> int:
         connection = connect(os.environ, start=True)
         spec = _spec(ctx, values, connection)
-        if "count" in spec:
-            raise Failure("job run runs one job", hint="job submit --count N --wait")
+        if {"count", "sweep"} & spec.keys():
+            raise Failure("job run runs one job", hint="job submit --wait waits for an array")
         made = as_object(connection.call(by_name()["job_submit"], spec).json())
         if made.get("waiting") and sys.stderr.isatty():
             say(rendering.job_line(made))  # else nothing would be seen, and nobody would know why

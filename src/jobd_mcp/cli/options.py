@@ -49,6 +49,25 @@ class KeyCount(click.ParamType[tuple[str, int]]):
         return name, int(text)
 
 
+class KeyValues(click.ParamType[tuple[str, list[str]]]):
+    """`NAME=VALUE,VALUE,…`: one member of a mapping to lists. A list in JSON may have commas in its values."""
+
+    name = "NAME=VALUE,…"
+
+    def convert(
+        self, value: str | tuple[str, list[str]], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, list[str]]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = value.partition("=")
+        if not equals or not name:
+            self.fail(f"{value!r} is not NAME=VALUE,VALUE", param, ctx)
+        if text.startswith("["):
+            found: list[str] = JsonText().convert(text, param, ctx)  # type: ignore[assignment]  # the broker judges it
+            return name, found
+        return name, text.split(",")
+
+
 class JsonText(click.ParamType[Json]):
     """A value that has no simpler spelling."""
 
@@ -104,8 +123,8 @@ def _option(name: str, schema: Schema) -> click.Option:
         kind = _scalar(as_object(schema.get("items")))
         return click.Option([flag, name], multiple=True, type=kind, help=f"{help_text} Repeatable.".strip())
     members = types_of(as_object(schema.get("additionalProperties"))) if types == {"object"} else set()
-    if members in ({"string"}, {"integer"}):
-        kind = KeyValue() if members == {"string"} else KeyCount()
+    if members in ({"string"}, {"integer"}, {"array"}):
+        kind = {"string": KeyValue(), "integer": KeyCount(), "array": KeyValues()}[min(members)]
         return click.Option([flag, name], multiple=True, type=kind, help=f"{help_text} Repeatable.".strip())
     choices = _choices(schema)
     if len(choices) > _MOST_CHOICES_IN_A_HEAD:

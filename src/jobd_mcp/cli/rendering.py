@@ -167,23 +167,28 @@ def job_list(answer: Json) -> list[str]:
         return ["No jobs."]
     rows = [
         [
-            text(job.get("id")),
+            text(job.get("ids") or job.get("id")),
             text(job.get("state")) + (" (stopping)" if job.get("stopping") else ""),
             text(job.get("worker")),
             duration(job.get("duration_s")),
             ago(job.get("created_at")),
             what(job),
-            reason(job.get("reason") or job.get("waiting")),
+            reason(job.get("reason") or job.get("waiting")) or per_state(job.get("counts")),
         ]
         for job in jobs
     ]
     lines = table([Column("ID", right=True), "STATE", "WORKER", "TOOK", "SUBMITTED", _open("WHAT"), _open("WHY")], rows)
-    counts = ", ".join(f"{text(count)} {state}" for state, count in as_object(listing.get("counts")).items() if count)
+    counts = per_state(listing.get("counts"))
     shown = f"{len(jobs)} of {text(listing.get('total'))}" if listing.get("total") != len(jobs) else str(len(jobs))
     lines.append(f"{shown} shown" + (f"; {counts}" if counts else ""))
     if listing.get("next_cursor"):
         lines.append(f"more: --cursor {text(listing.get('next_cursor'))}")
     return lines
+
+
+def per_state(counts: Json) -> str:
+    """How many are in each state: `3 running, 7 completed`."""
+    return ", ".join(f"{text(count)} {state}" for state, count in as_object(counts).items() if count)
 
 
 def job(answer: Json) -> list[str]:

@@ -3,11 +3,6 @@
 INSERT INTO events (at, type, job, attempt, worker, project, actor, data)
 VALUES (:at, :type, :job, :attempt, :worker, :project, :actor, :data);
 
--- name: add_array_events
--- The same happened to every member of an array.
-INSERT INTO events (at, type, job, project, actor)
-SELECT :at, :type, id, project, :actor FROM jobs WHERE array_id = :array ORDER BY array_index;
-
 -- name: events
 -- What happened after a point, in order. Null parameters do not filter.
 SELECT * FROM events

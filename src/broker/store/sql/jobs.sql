@@ -4,7 +4,7 @@ INSERT INTO specs (json, sources) VALUES (:json, :sources) RETURNING id;
 
 -- name: spec_of_job
 -- What was asked for.
-SELECT specs.json, specs.sources, jobs.command, jobs.actor, jobs.array_id, jobs.array_index
+SELECT specs.json, specs.sources, jobs.command, jobs.actor, jobs.array_id, jobs.array_index, jobs.array_values
 FROM jobs JOIN specs ON specs.id = jobs.spec
 WHERE jobs.id = :job;
 
@@ -21,7 +21,7 @@ INSERT INTO shapes (key) VALUES (:key) RETURNING id;
 SELECT key FROM shapes WHERE id = :shape;
 
 -- name: ready_shapes
--- Requirements with queued jobs: all that dispatch has to look at, found line by line, without the other shapes; and
+-- Requirements with queued jobs, if any may be given away: all that dispatch has to look at, found line by line, without the other shapes; and
 -- those of jobs that are left to one worker.
 WITH RECURSIVE ready (shape) AS (
   SELECT min(shape) FROM lines
@@ -32,12 +32,13 @@ SELECT shapes.id, shapes.key FROM (
   SELECT shape FROM ready
   UNION
   SELECT shape FROM jobs INDEXED BY jobs_preferring WHERE prefers IS NOT NULL AND blocked = 0
-) AS wanted JOIN shapes ON shapes.id = wanted.shape;
+) AS wanted JOIN shapes ON shapes.id = wanted.shape
+WHERE shapes.held = 0;
 
 -- name: ready_shape
 -- The same of one shape: its requirements, if it has queued jobs.
 SELECT id, key FROM shapes
-WHERE id = :shape AND (
+WHERE id = :shape AND held = 0 AND (
   EXISTS (SELECT 1 FROM lines WHERE lines.shape = shapes.id)
   OR EXISTS (
     SELECT 1 FROM jobs INDEXED BY jobs_preferring WHERE prefers IS NOT NULL AND jobs.shape = shapes.id AND blocked = 0
@@ -93,9 +94,9 @@ LIMIT :limit;
 UPDATE lines SET told_head = head, told = :code WHERE shape = :shape AND place = :place AND head = :head;
 
 -- name: move_count
--- One job of a project fewer in a state, and one more in another, with the devices that it asks for.
+-- Jobs of a project fewer in a state, and more in another, with the devices that they ask for.
 UPDATE counts SET
-  n = n + CASE state WHEN :into THEN 1 ELSE -1 END,
+  n = n + CASE state WHEN :into THEN :by ELSE -:by END,
   gpus = gpus + CASE state WHEN :into THEN :gpus ELSE -:gpus END
 WHERE project = :project AND state IN (:out_of, :into);
 
@@ -107,7 +108,7 @@ ON CONFLICT (project, state) DO UPDATE SET n = n + excluded.n, gpus = gpus + exc
 -- name: move_token_count
 -- The same for the jobs of a token that has a quota.
 UPDATE token_counts SET
-  n = n + CASE state WHEN :into THEN 1 ELSE -1 END,
+  n = n + CASE state WHEN :into THEN :by ELSE -:by END,
   gpus = gpus + CASE state WHEN :into THEN :gpus ELSE -:gpus END
 WHERE token = :token AND state IN (:out_of, :into);
 
@@ -149,35 +150,12 @@ VALUES (
 )
 RETURNING id;
 
--- name: add_array_members
--- The other members of an array, like its first one in all but id and index.
-WITH RECURSIVE members (n) AS (
-  SELECT 1 WHERE :count > 1
-  UNION ALL
-  SELECT n + 1 FROM members WHERE n + 1 < :count
-)
-INSERT INTO jobs (
-  id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible,
-  on_preempt, max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, fingerprint,
-  array_id, array_index, created_at, queued_at, gpus, quota_token
-)
-SELECT jobs.id + members.n, jobs.state, jobs.spec, jobs.shape, jobs.project, jobs.name, jobs.command, jobs.priority,
-  jobs.cpus, jobs.place, jobs.policy, jobs.grace_s, jobs.preemptible, jobs.on_preempt, jobs.max_wall_s,
-  jobs.scheduling_timeout_s, jobs.schedule_until, jobs.actor, jobs.blocked, jobs.dependency_policy, jobs.env_kept,
-  jobs.fingerprint, jobs.id, members.n, jobs.created_at, jobs.queued_at, jobs.gpus, jobs.quota_token
-FROM members CROSS JOIN jobs
-WHERE jobs.id = :array
-ORDER BY members.n;
-
--- name: make_array_head
--- The first member gives the array its id.
-UPDATE jobs SET array_id = id, array_index = 0 WHERE id = :id;
-
 -- name: job
 -- The lifecycle truth of one job.
 SELECT id, version, state, project, shape, policy, grace_s, preemptible, on_preempt, max_wall_s, scheduling_timeout_s,
   schedule_until, attempt, assignment, losses, restarts, lost_assignment, blocked, dependency_policy, cascaded_by,
-  exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at, lease_ttl_ms, gpus, quota_token, prefers, prefers_until
+  exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at, lease_ttl_ms, gpus, quota_token, prefers, prefers_until,
+  array_id
 FROM jobs WHERE id = :job;
 
 -- name: swap_job
@@ -209,7 +187,7 @@ WITH heads (head) AS (
     ORDER BY lines.priority DESC, lines.head
     LIMIT 1
   )
-  FROM json_each(:shapes) AS wanted
+  FROM json_each(:shapes) AS wanted CROSS JOIN shapes ON shapes.id = wanted.value AND shapes.held = 0
 )
 SELECT lines.shape, lines.head AS id, lines.priority FROM heads CROSS JOIN lines ON lines.head = heads.head;
 
@@ -217,6 +195,7 @@ SELECT lines.shape, lines.head AS id, lines.priority FROM heads CROSS JOIN lines
 -- The jobs that are left to this worker, and whose place it did not refuse.
 SELECT shape, id, priority FROM jobs INDEXED BY jobs_preferring
 WHERE prefers = :worker AND blocked = 0
+  AND EXISTS (SELECT 1 FROM shapes WHERE shapes.id = jobs.shape AND shapes.held = 0)
   AND NOT EXISTS (
     SELECT 1 FROM refusals
     WHERE refusals.worker = :worker AND refusals.place IN (jobs.place, '#' || jobs.shape)
@@ -288,7 +267,7 @@ GROUP BY shape;
 
 -- name: job_view
 -- What anyone may see of one job.
-SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
+SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index, jobs.array_values,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked, jobs.prefers,
   jobs.logs_kept, jobs.lease_ttl_ms, jobs.priority, jobs.fingerprint, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
   a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given, a.worker AS worker_id
@@ -297,7 +276,7 @@ WHERE jobs.id = :job;
 
 -- name: job_views
 -- The same of several jobs, newest first; `ids` is a JSON list.
-SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index,
+SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index, jobs.array_values,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked, jobs.prefers,
   jobs.logs_kept, jobs.lease_ttl_ms, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
   a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given, a.worker AS worker_id
@@ -355,19 +334,15 @@ WHERE array_id = :array
   AND (:project IS NULL OR project = :project)
   AND (:name IS NULL OR name = :name);
 
--- name: jobs_of_array
--- The ids of an array's members.
-SELECT id FROM jobs WHERE array_id = :array ORDER BY array_index;
-
 -- name: live_jobs_of_project
 -- Jobs of a project that have not ended.
-SELECT id FROM jobs
+SELECT id, actor, state, cascaded_by, lost_assignment FROM jobs
 WHERE project = :project AND state IN ('queued', 'assigned', 'running')
 ORDER BY id;
 
 -- name: job_owner
 -- Whose job it is, and how it stands.
-SELECT id, actor, state FROM jobs WHERE id = :job;
+SELECT id, actor, state, cascaded_by, lost_assignment FROM jobs WHERE id = :job;
 
 -- name: forget_loss
 -- A person cancelled an orphan: its holder does not bring it back.

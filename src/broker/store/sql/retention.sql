@@ -13,11 +13,17 @@ WHERE jobs.spec = :spec AND jobs.env_kept = 1 AND (
   jobs.ended_at IS NULL OR jobs.ended_at >= :before OR jobs.state = 'orphaned'
   OR (
     jobs.cascaded_by IS NOT NULL AND EXISTS (
-      WITH RECURSIVE above (id) AS (
-        SELECT parent FROM dependencies WHERE child = jobs.id
+      WITH RECURSIVE waits_for (child, parent) AS (
+        SELECT child, parent FROM dependencies
+        UNION ALL
+        SELECT d.child, members.id
+        FROM array_dependencies AS d JOIN jobs AS members INDEXED BY jobs_by_array ON members.array_id = d.array
+        WHERE members.state = 'orphaned' OR members.cascaded_by IS NOT NULL
+      ), above (id) AS (
+        SELECT parent FROM waits_for WHERE child = jobs.id
         UNION
-        SELECT d.parent
-        FROM above JOIN jobs AS gone ON gone.id = above.id JOIN dependencies AS d ON d.child = gone.id
+        SELECT w.parent
+        FROM above JOIN jobs AS gone ON gone.id = above.id JOIN waits_for AS w ON w.child = gone.id
         WHERE gone.cascaded_by IS NOT NULL
       )
       SELECT 1 FROM above JOIN jobs AS parents ON parents.id = above.id WHERE parents.state = 'orphaned'
@@ -72,6 +78,10 @@ WHERE logs_kept = 0 AND ended_at IS NOT NULL AND ended_at < :before AND (ended_a
     SELECT 1 FROM dependencies AS d JOIN jobs AS children ON children.id = d.child
     WHERE d.parent = jobs.id AND children.ended_at IS NULL
   )
+  AND NOT EXISTS (
+    SELECT 1 FROM array_dependencies AS d JOIN jobs AS children ON children.id = d.child
+    WHERE d.array = jobs.array_id AND children.ended_at IS NULL
+  )
 ORDER BY ended_at, id
 LIMIT :limit;
 
@@ -89,8 +99,12 @@ DELETE FROM dependencies WHERE child IN (SELECT value FROM json_each(:ids));
 SELECT max(seq) AS seq FROM events WHERE job IN (SELECT value FROM json_each(:ids));
 
 -- name: drop_events_of_jobs
--- Their story goes with them.
-DELETE FROM events WHERE job IN (SELECT value FROM json_each(:ids));
+-- Their story goes with them; that their array was submitted is the story of others too.
+DELETE FROM events WHERE job IN (SELECT value FROM json_each(:ids)) AND type <> 'array_submitted';
+
+-- name: drop_event_of_array
+-- Until none of it is left.
+DELETE FROM events WHERE job = :array AND type = 'array_submitted';
 
 -- name: drop_assignments
 -- And their history.

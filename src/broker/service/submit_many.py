@@ -1,0 +1,89 @@
+"""Many jobs in one call: all of them are on disk when it is answered, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import anyio.to_thread
+
+from broker.core.effective import Effective, effective
+from broker.failpoint import failpoint
+from broker.service.context import Broker, Caller
+from broker.service.submit import Members, accept, admit_environment, members_of
+from broker.service.transition import event
+from broker.store.contract import Tx
+from broker.wire.events import EventType
+from broker.wire.jobs import MAX_COUNT, JobSpec, Submitted, SubmittedMany
+from broker.wire.problems import ProblemCode, Refused
+
+
+class _Denied(Exception):
+    """A quota forbids one of them: nothing of the others is kept."""
+
+    def __init__(self, place: int, refused: Refused) -> None:
+        super().__init__(refused.detail)
+        self.place, self.refused = place, refused
+
+
+async def submit_many(broker: Broker, caller: Caller, specs: Sequence[JobSpec]) -> SubmittedMany:
+    """Each as `submit` takes it, arrays too. Refused as a whole, with the place and field that are to blame."""
+    judged = await anyio.to_thread.run_sync(_judged, broker, specs)
+
+    def fn(tx: Tx) -> SubmittedMany:
+        return SubmittedMany(jobs=[_accept(tx, broker, caller, n, *one) for n, one in enumerate(judged)])
+
+    try:
+        answer = await broker.store.run(fn, admits=True)
+    except _Denied as denied:
+        await broker.store.run(partial(_say, caller=caller, spec=specs[denied.place], refused=denied.refused))
+        raise _placed(denied.place, denied.refused) from None
+    failpoint("submitted")
+    return answer
+
+
+def _judged(broker: Broker, specs: Sequence[JobSpec]) -> list[tuple[Effective, Members]]:
+    found: list[tuple[Effective, Members]] = []
+    for place, spec in enumerate(specs):
+        try:
+            whole = effective(spec, broker.settings.projects)
+            admit_environment(whole.spec)
+            found.append((whole, members_of(whole.spec)))
+        except Refused as refused:
+            raise _placed(place, refused) from None
+    size = sum(members.size for _, members in found)
+    if size > MAX_COUNT:
+        raise Refused(
+            ProblemCode.INVALID_SPEC,
+            f"these are {size} jobs with all members; {MAX_COUNT} can be submitted together",
+            field="jobs",
+            hint="submit them in several calls",
+        )
+    return found
+
+
+def _accept(tx: Tx, broker: Broker, caller: Caller, place: int, whole: Effective, members: Members) -> Submitted:
+    try:
+        answer = accept(tx, broker, caller, whole, members)
+    except Refused as refused:
+        raise _placed(place, refused) from None
+    if isinstance(answer, Refused):
+        raise _Denied(place, answer)
+    return answer
+
+
+def _placed(place: int, refused: Refused) -> Refused:
+    """The same refusal, which says of which of them."""
+    field = f"jobs.{place}.{refused.field}" if refused.field else f"jobs.{place}"
+    return Refused(
+        refused.code,
+        f"jobs.{place}: {refused.detail}; nothing was submitted",
+        hint=refused.hint,
+        field=field,
+        retryable=refused.retryable,
+    )
+
+
+def _say(tx: Tx, *, caller: Caller, spec: JobSpec, refused: Refused) -> None:
+    data = {"reason": "quota", "detail": refused.detail}
+    event(tx, EventType.JOB_DENIED, project=spec.project, actor=caller.actor, data=data)
