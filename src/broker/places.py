@@ -6,12 +6,15 @@ import hashlib
 import os
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "lustre", "afs", "fuse.sshfs", "beegfs"}
 )
+KFD = Path("/dev/kfd")
+"""AMD's runtime reaches its devices through this."""
+DEVICE_NAMES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 LONGEST_SOCKET_PATH = 100  # sun_path holds 107 bytes on Linux and 103 on macOS
 
 
@@ -118,3 +121,16 @@ def _home(environ: Mapping[str, str]) -> Path:
         return Path.home()
     except RuntimeError:
         return Path("/var/tmp") / f"jobd-{os.getuid()}"
+
+
+def visible_devices(uuids: Sequence[str], *, rocm: bool) -> dict[str, str]:
+    """By which names a process is told its devices; without any it sees none. `rocm`: AMD's runtime may be asked here.
+
+    That goes by uuids, and HIP above it by numbers among what is left: an empty list would mean all to it, and it takes
+    CUDA's name where its own is not set.
+    """
+    cuda, rocr, hip = DEVICE_NAMES
+    named = ",".join(uuids)
+    if not rocm:
+        return {cuda: named}
+    return {cuda: named, rocr: named, hip: ",".join(str(number) for number in range(len(uuids))) or "-1"}

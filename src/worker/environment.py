@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker.places import KFD, visible_devices
 from broker.wire.jobs import JobSpec
 
 LOGIN_LIMIT_S = 5.0
@@ -67,6 +68,8 @@ class Places:
     checkpoints: Path
     cwd: Path
     """Where the process starts: the one asked for, else the scratch directory."""
+    kfd: Path = KFD
+    """Where AMD's devices are reached, if there are any."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ def environment(
         "JOBD_CHECKPOINT_DIR": str(places.checkpoints),
         "JOBD_CHECKPOINT_GRACE_S": f"{spec.checkpoint_grace_s:g}",
     }
-    env["CUDA_VISIBLE_DEVICES"] = ",".join(who.gpus)  # without any it sees none
+    env |= visible_devices(who.gpus, rocm=places.kfd.exists())
     if who.array_index is not None:
         env["JOBD_ARRAY_INDEX"] = str(who.array_index)
     return env

@@ -60,6 +60,14 @@ def test_vram_alone_means_one_device_that_is_shared_and_gpus_alone_means_devices
 
 
 @pytest.mark.trial("B44")
+def test_a_device_without_memory_of_its_own_is_one_jobs_alone_whoever_draws_on_it() -> None:
+    apple = gpu(unified=True, total_mb=None, free_mb=None, driver_mb=None, processes=None)
+
+    assert indexes(choose(wants(gpus=1), host(apple))) == [0]
+    assert choose(wants(gpus=1), host(apple, held={"1.1": share(0, None)})) is None
+    assert choose(wants(vram_gb=1), host(apple)) is None
+
+
 def test_what_is_reserved_and_not_used_yet_is_not_given_again() -> None:
     machine = host(gpu())
     for number in range(6):

@@ -8,6 +8,7 @@ import pytest
 
 from broker.core.forecast import MOST_AHEAD
 from broker.service import waits
+from broker.service.rivals import MOST_COUNTED
 from broker.wire.states import JobState
 from broker.wire.workers import Outcome
 
@@ -158,6 +159,21 @@ async def test_explaining_a_job_walks_past_nothing_that_is_behind_it(counted) ->
     many = await counted.spent(lambda: explained(counted, first + 1))
 
     assert many.steps <= few.steps * ALMOST_THE_SAME
+
+
+async def test_counting_what_is_ahead_is_bounded_and_reads_the_index_alone(counted) -> None:
+    await counted.registered("w1", slots=1)
+    for cpus in (0.1, 0.2, 0.3):
+        await counted.submit(cpus=cpus, count=MOST_COUNTED // 2)
+    last = await counted.submit()
+    few = await counted.spent(lambda: counted.client.job_explain(last))
+    for cpus in (0.4, 0.5, 0.6):
+        await counted.submit(cpus=cpus, count=MOST_COUNTED, priority=1)
+
+    many = await counted.spent(lambda: counted.client.job_explain(last))
+
+    assert len(many.statements) == len(few.statements)
+    assert many.steps < few.steps * ALMOST_THE_SAME
 
 
 async def explained(counted, job: int) -> None:

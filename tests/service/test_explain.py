@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from broker.service.rivals import MOST_COUNTED
+from broker.wire.jobs import Ahead
 from broker.wire.machines import Cpus, Facts, Gpu, GpuHealth, GpuProcess, GpuState, Ram
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.workers import Outcome, WorkerUpdate
@@ -165,6 +167,7 @@ SITUATIONS: dict[Any, Answer] = {
                 ],
             }
         ],
+        "ahead": {"jobs": 1, "because": "1 submitted before it"},
         "basis": "it starts after the job for which room is kept, and when that starts is not known",
         "suggestion": "wait: that job comes first; a max_wall_s that ends before it starts lets this one pass",
     },
@@ -410,11 +413,68 @@ async def test_what_stands_before_it_is_counted(bench) -> None:
     await bench.submit(project="other", priority=50)
     last, first = await bench.submit(), await bench.submit(priority=9)
 
-    assert (await bench.client.job_explain(last)).ahead.jobs == 4
-    assert (await bench.client.job_explain(first)).ahead is None
+    assert (await bench.client.job_explain(last)).ahead.jobs == 5
+    assert (await bench.client.job_explain(first)).ahead == Ahead(jobs=1, because="1 of a higher priority")
     ready = await bench.client.job_explain(jobs[0])
     assert [(one.worker, one.fits) for one in ready.placement or ()] == [("anna", True)]
     assert ready.suggestion == "nothing: anna takes it in its turn"
+
+
+async def test_what_needs_other_things_stands_before_it_too_if_a_worker_could_take_both(bench) -> None:
+    await machine(bench, "anna", card(), slots=1)
+    await machine(bench, "berta", slots=1, tags=["matlab"])
+    await bench.submit(vram_gb=10)
+    await bench.submit(cpus=0.5, priority=1)
+    await bench.submit(needs=["matlab"])
+    job = await bench.submit(gpus=1)
+
+    assert (await bench.client.job_explain(job)).ahead == Ahead(
+        jobs=2, because="1 of a higher priority, 1 submitted before it"
+    )
+
+
+async def test_of_a_project_that_was_first_only_those_in_turn_stand_before_it(bench) -> None:
+    await machine(bench, "anna", slots=1)
+    await bench.submit(count=50, project="other")
+    jobs = [await bench.submit() for _ in range(3)]
+
+    found = [(await bench.client.job_explain(job)).ahead for job in jobs]
+
+    assert [ahead.jobs for ahead in found] == [1, 3, 5]
+    assert found[-1].because == "2 submitted before it, 3 of other projects in turn"
+    worker = await bench.registered("berta", slots=4)
+    assert jobs[1] in [delivery.job for delivery in (await worker.poll()).deliveries]
+
+
+async def test_what_a_quota_holds_stands_before_nobody_else(make_bench) -> None:
+    bench = await make_bench(projects={"small": {"priority": 50, "quota": {"running": 1, "when_over": "hold"}}})
+    worker = await machine(bench, "anna", slots=1)
+    await bench.submit(project="small")
+    await worker.running()
+    held = [await bench.submit(project="small") for _ in range(2)]
+    job = await bench.submit()
+
+    assert (await bench.client.job_explain(job)).ahead is None
+    assert (await bench.client.job_explain(held[1])).ahead.jobs == 1
+
+
+async def test_what_everybody_refused_stands_before_nobody(bench) -> None:
+    worker = await machine(bench, "anna", slots=1)
+    await bench.submit(cwd="/data", count=3, priority=5)
+    said = "cwd /data does not exist on anna"
+    await worker.finish(await worker.one(), Outcome.REFUSED, reason_code="cwd_missing", reason=said)
+    await bench.sweep()
+    job = await bench.submit()
+
+    assert (await bench.client.job_explain(job)).ahead is None
+
+
+async def test_counting_ends_somewhere_and_that_is_said(bench) -> None:
+    await machine(bench, "anna", slots=1)
+    await bench.submit(count=MOST_COUNTED)
+    found = (await bench.client.job_explain(await bench.submit())).ahead
+
+    assert (found.jobs, found.at_least) == (MOST_COUNTED, True)
 
 
 async def test_a_job_that_is_not_queued_says_where_it_is_and_why(bench) -> None:

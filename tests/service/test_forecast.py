@@ -6,6 +6,7 @@ import pytest
 
 from broker.core.forecast import MOST_AHEAD
 from broker.service import sweeps
+from broker.wire.workers import Outcome
 
 
 async def known(bench, worker, command: str, *seconds: float) -> None:
@@ -45,6 +46,24 @@ async def test_what_is_ahead_is_so_by_the_priority_of_its_project_too(make_bench
     starts = [(await bench.client.job_explain(job)).start_estimate_s for job in (first, mine)]
 
     assert starts == [100, 300]
+
+
+async def test_what_a_quota_holds_or_everybody_refused_is_not_ahead(make_bench) -> None:
+    bench = await make_bench(projects={"small": {"priority": 50, "quota": {"running": 1, "when_over": "hold"}}})
+    worker = await bench.registered(slots=1)
+    await known(bench, worker, "train.py", 100, 100, 100)
+    await bench.submit(command="never.py", cwd="/data", priority=9)
+    said = "cwd /data does not exist on w1"
+    await worker.finish(await worker.one(), Outcome.REFUSED, reason_code="cwd_missing", reason=said)
+    await bench.sweep()
+    await bench.submit(command="train.py", project="small")
+    await worker.running()
+    await bench.submit(command="never.py", project="small")
+    job = await bench.submit(command="train.py")
+
+    found = await bench.client.job_explain(job)
+
+    assert (found.ahead, found.start_estimate_s) == (None, 100)
 
 
 async def test_a_running_job_says_how_much_is_left_and_that_it_runs_longer_than_any_before(bench) -> None:

@@ -331,8 +331,9 @@ async def test_who_seems_to_use_a_gpu_and_asks_for_none_is_warned(bench, fields,
 
 @pytest.mark.trial("B42")
 async def test_devices_can_not_be_taken_by_the_environment(bench) -> None:
-    with pytest.raises(Refused) as refused:
-        await bench.submit(env={"CUDA_VISIBLE_DEVICES": "0"})
-    assert refused.value.code is ProblemCode.INVALID_SPEC
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        with pytest.raises(Refused, match=name) as refused:
+            await bench.submit(env={name: "0"})
+        assert refused.value.code is ProblemCode.INVALID_SPEC
     with pytest.raises(ValueError, match="gpus is 0"):
         JobSpec(command="true", gpus=0, vram_gb=1)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,22 @@ def test_a_job_sees_the_devices_that_it_was_given_and_no_others() -> None:
     assert env["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
     assert env["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
     assert env_of(spec)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "rocr", "hip"), [(("GPU-a", "GPU-b"), "GPU-a,GPU-b", "0,1"), (("GPU-b",), "GPU-b", "0"), ((), "", "-1")]
+)
+def test_where_amds_runtime_is_a_job_sees_no_others_by_its_names_either(
+    tmp_path: Path, given: tuple[str, ...], rocr: str, hip: str
+) -> None:
+    """HIP counts among what the runtime below has left, and takes an empty list for all."""
+    (tmp_path / "kfd").touch()
+    places = replace(PLACES, kfd=tmp_path / "kfd")
+    env = environment(LOGIN, JobSpec(command="true"), Identity(7, 1, 0, gpus=given), places, None)
+    assert (env["ROCR_VISIBLE_DEVICES"], env["HIP_VISIBLE_DEVICES"]) == (rocr, hip)
+
+    env = environment(LOGIN, JobSpec(command="true"), WHO, replace(PLACES, kfd=tmp_path / "none"), None)
+    assert not {"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"} & set(env)
 
 
 def test_a_member_of_an_array_knows_its_index() -> None:

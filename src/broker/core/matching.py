@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from broker.core.placement import NOTHING, Demand, Host, impossible, short
+from broker.core.placement import NOTHING, Demand, Host, impossible, possible, short
 from broker.wire.jobs import JobSpec, Reason
 from broker.wire.workers import WorkerState
 
@@ -99,7 +99,7 @@ def could(shape: Shape, machine: Machine) -> bool:
     """Whether `never` has nothing against it: likewise without words."""
     if not suits(shape, machine):
         return False
-    return not shape.demand or machine.host is None or not impossible(_to_ask(shape, machine), machine.host)
+    return not shape.demand or machine.host is None or possible(shape.demand, machine.host)
 
 
 def suits(shape: Shape, machine: Machine) -> bool:

@@ -71,7 +71,11 @@ class Terms:
 
     def with_what_runs(self, used: Used, listened: int) -> float:
         """The same, as it will be in a while: what an order goes by."""
-        return self.amount(used, listened) + self._weighted(used.millicpus / 1000 * AHEAD_S, used.gpus * AHEAD_S)
+        return self.amount(used, listened) + self.of_a_start(used.millicpus / 1000, used.gpus)
+
+    def of_a_start(self, cpus: float, gpus: int) -> float:
+        """What is added at once for one that is given so much."""
+        return self._weighted(cpus * AHEAD_S, gpus * AHEAD_S)
 
     def _weighted(self, cpu_s: float, gpu_s: float) -> float:
         return cpu_s + gpu_s * self.gpu_weight

@@ -7,8 +7,9 @@ margin. What they use is not free already, and so is not taken off again; nor is
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from broker.wire.jobs import JobSpec, Reason
 from broker.wire.machines import FOREIGN_MB, Facts, Given, Gpu, GpuHealth, GpuShare
@@ -156,8 +157,9 @@ class Device:
 
     @property
     def idle(self) -> bool:
-        """Whether a job may have it for itself. A device that tells neither its memory nor its processes is not known."""
-        told = self.gpu.free_mb is not None or self.gpu.processes is not None
+        """Whether a job may have it for itself. A device that tells neither its memory nor its processes is not known,
+        but for one that has no memory of its own: nobody else can be in the way there."""
+        told = self.gpu.unified or self.gpu.free_mb is not None or self.gpu.processes is not None
         return told and not self.shares and self.foreign_mb <= FOREIGN_MB
 
     def fits(self, demand: Demand) -> bool:
@@ -247,28 +249,24 @@ def choose(demand: Demand, host: Host) -> Given | None:
 
 def impossible(demand: Demand, host: Host) -> list[Reason]:
     """What this host could not give even with nothing else on it."""
-    found = []
-    if demand.gpus:
-        able = [device for device in host.devices if device.could_fit(demand)]
-        if len(able) < demand.gpus:
-            found.append(_too_few(demand, host))
+    return [said() for said in _impossible(demand, host)]
+
+
+def possible(demand: Demand, host: Host) -> bool:
+    """Whether there is nothing of that: for where many are asked and nobody is told."""
+    return next(_impossible(demand, host), None) is None
+
+
+def _impossible(demand: Demand, host: Host) -> Iterator[Callable[[], Reason]]:
+    """Words cost more than the look, so they are for whoever wants them."""
+    if demand.gpus and sum(device.could_fit(demand) for device in host.devices) < demand.gpus:
+        yield partial(_too_few, demand, host)
     if demand.ram_gb and (host.ram_gb is None or demand.ram_gb > host.ram_gb):
-        has = "does not say how much it has" if host.ram_gb is None else f"has {host.ram_gb:g}"
-        found.append(
-            _reason(
-                "ram",
-                f"needs {demand.ram_gb:g} GiB of RAM, {host.name} {has}",
-                demand.ram_gb,
-                math.floor(host.ram_at_rest_gb) if host.ram_gb is not None else None,
-            )
-        )
+        yield partial(_too_little_ram, demand.ram_gb, host)
     has_of = dict(host.resources)
     for name, count in demand.resources:
         if count > has_of.get(name, 0):
-            has_count = has_of.get(name, 0)
-            message = f"needs {count} {name}, {host.name} has {has_count or 'none'}"
-            found.append(_reason("resources", message, count, has_count))
-    return found
+            yield partial(_too_few_of, name, count, has_of.get(name, 0), host)
 
 
 def short(demand: Demand, host: Host) -> list[Reason]:
@@ -299,6 +297,16 @@ def _size(device: Device, demand: Demand) -> tuple[int, int]:
     if demand.vram_mb is None:
         return device.gpu.total_mb or 0, device.gpu.index
     return device.free_mb or 0, device.gpu.index
+
+
+def _too_little_ram(ram_gb: float, host: Host) -> Reason:
+    has = "does not say how much it has" if host.ram_gb is None else f"has {host.ram_gb:g}"
+    at_rest = math.floor(host.ram_at_rest_gb) if host.ram_gb is not None else None
+    return _reason("ram", f"needs {ram_gb:g} GiB of RAM, {host.name} {has}", ram_gb, at_rest)
+
+
+def _too_few_of(name: str, count: int, has: int, host: Host) -> Reason:
+    return _reason("resources", f"needs {count} {name}, {host.name} has {has or 'none'}", count, has)
 
 
 def _too_few(demand: Demand, host: Host) -> Reason:

@@ -11,14 +11,14 @@ from broker.core.graph import Parent
 from broker.core.matching import Machine, Shape
 from broker.service import array_counts, views
 from broker.service.context import Broker
-from broker.service.forecast import HELD_BACK, Outlook, Place, Projects, place_of_job
+from broker.service.forecast import HELD_BACK, Outlook, place_of_job
+from broker.service.rivals import Place
 from broker.service.rows import unknown_job
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import Ahead, Explained, Placement, Reason
 from broker.wire.states import JobState
 
 MOST_WORKERS = 6
-MOST_COUNTED = 10_000
 
 
 async def explain(broker: Broker, job: int) -> Explained:
@@ -32,16 +32,15 @@ async def explain(broker: Broker, job: int) -> Explained:
         if state is not JobState.QUEUED:
             return Explained(id=job, state=state, reason=views.reason(row))
         waits = views.Waiting(tx, broker.quotas(tx))
-        projects = broker.settings.projects
-        return _blocked(tx, row, waits, projects) if row["blocked"] else _queued(tx, row, waits, projects)
+        return _blocked(tx, broker, row, waits) if row["blocked"] else _queued(tx, broker, row, waits)
 
     return await broker.store.read(fn)
 
 
-def _blocked(tx: Tx, row: Row, waits: views.Waiting, projects: Projects) -> Explained:
+def _blocked(tx: Tx, broker: Broker, row: Row, waits: views.Waiting) -> Explained:
     parent = array_counts.open_parent(tx, row["id"])
     assert parent is not None, "a blocked job has a parent that has not ended"
-    start = Outlook(tx, views.machines(tx), projects).start(place_of_job(tx, row))
+    start = Outlook(tx, broker, views.machines(tx)).start(place_of_job(tx, row))
     return Explained(
         id=row["id"],
         state=JobState.QUEUED,
@@ -52,8 +51,8 @@ def _blocked(tx: Tx, row: Row, waits: views.Waiting, projects: Projects) -> Expl
     )
 
 
-def _queued(tx: Tx, row: Row, waits: views.Waiting, projects: Projects) -> Explained:
-    found = prospect(tx, waits, projects, place_of_job(tx, row), row["place"], row["fingerprint"], row)
+def _queued(tx: Tx, broker: Broker, row: Row, waits: views.Waiting) -> Explained:
+    found = prospect(tx, broker, waits, place_of_job(tx, row), row["place"], row["fingerprint"], row)
     return Explained(
         id=row["id"],
         state=JobState.QUEUED,
@@ -88,8 +87,8 @@ class Prospect:
 
 def prospect(
     tx: Tx,
+    broker: Broker,
     waits: views.Waiting,
-    projects: Projects,
     place: Place,
     directory: str,
     fingerprint: str | None,
@@ -110,12 +109,12 @@ def prospect(
         first = waits.name_of(row["prefers"])
         kept |= {machine.name: why for machine in machines if machine.name != first}
     found = verdicts(shape, machines, refused, kept)
-    outlook = Outlook(tx, everybody, projects)
+    outlook = Outlook(tx, broker, everybody)
     return Prospect(
         waiting=why,
         placement=[_shown(verdict) for verdict in found[:MOST_WORKERS]],
         more_workers=max(0, len(found) - MOST_WORKERS) or None,
-        ahead=_ahead(tx, place),
+        ahead=outlook.ahead(place, refused),
         start=HELD_BACK.get(why.code) or outlook.start(place, refused),
         run=outlook.run(fingerprint),
         suggestion=_of_hold(why, shape) or suggestion(shape, found),
@@ -140,12 +139,3 @@ def _worth_telling(machines: list[Machine]) -> list[Machine]:
 
 def _shown(verdict: Verdict) -> Placement:
     return Placement(worker=verdict.worker, fits=not verdict.reasons, reasons=list(verdict.reasons) or None)
-
-
-def _ahead(tx: Tx, place: Place) -> Ahead | None:
-    known = tx.one("shape_id", key=place.shape.key())
-    if known is None:
-        return None
-    found = tx.one("jobs_ahead", shape=known["id"], priority=place.priority, before=place.before, most=MOST_COUNTED)
-    jobs = int(found["jobs"]) if found is not None else 0
-    return Ahead(jobs=jobs, because="of the same needs, with a higher priority or submitted before") if jobs else None

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
 
 from broker.core import forecast
+from broker.core.ahead import Before
 from broker.core.estimates import FEWEST, Estimate
 from broker.core.forecast import MOST_AHEAD, MOST_SHAPES, Queued, Running, Start, able
-from broker.core.matching import Machine, Shape, never
-from broker.core.order import priority_of
+from broker.core.matching import Machine, Shape
 from broker.core.states import TERMINAL
-from broker.service import dispatch, history, views
+from broker.service import history, rivals, views
+from broker.service.context import Broker
+from broker.service.rivals import Place, Rival
 from broker.store.contract import Row, Tx
-from broker.wire.jobs import Eta, Reason
-from broker.wire.projects import Project
+from broker.wire.jobs import Ahead, Eta, Reason
 from broker.wire.states import JobState
-
-Projects = Mapping[str, Project]
-
 
 HELD_BACK = {
     "quota": Start(None, "when its quota lets it start is not known"),
@@ -29,37 +26,27 @@ HELD_BACK = {
 """Reasons to wait of which a forecast knows nothing: by what is free the job could start now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a job stands among others. `before`: jobs with smaller ids and the same priority come first."""
-
-    shape: Shape
-    priority: int
-    before: int
-    waits_for: Collection[int] = ()
-
-
 def place_of_job(tx: Tx, row: Row) -> Place:
     """Of a queued job, by its `job_view`."""
     key = tx.one("shape_key", shape=row["shape"])
     assert key is not None, "jobs refer to their shape"
-    parents = [parent["id"] for parent in tx.all("parents", child=row["id"])] if row["blocked"] else []
+    parents = tuple(parent["id"] for parent in tx.all("parents", child=row["id"])) if row["blocked"] else ()
     return Place(Shape.from_key(key["key"]), row["priority"], row["id"], parents)
 
 
-def eta(tx: Tx, row: Row, projects: Projects, waits: Reason | None) -> Eta | None:
+def eta(tx: Tx, broker: Broker, row: Row, waits: Reason | None) -> Eta | None:
     """Of a job, by its `job_view` and why it waits: when it starts, how long it runs or how much of that is left; None: not known."""
     match JobState(row["state"]):
         case JobState.RUNNING:
-            return _until_end(tx, row, projects)
+            return _until_end(tx, broker, row)
         case JobState.QUEUED:
-            return _until_start(tx, row, projects, waits)
+            return _until_start(tx, broker, row, waits)
         case _:
             return None
 
 
-def _until_end(tx: Tx, row: Row, projects: Projects) -> Eta | None:
-    outlook = Outlook(tx, [], projects)
+def _until_end(tx: Tx, broker: Broker, row: Row) -> Eta | None:
+    outlook = Outlook(tx, broker, [])
     run = outlook.left(row["fingerprint"], row["started_at"])
     if run.run_s is None:
         return Eta(basis=run.basis) if run.samples >= FEWEST else None
@@ -67,8 +54,8 @@ def _until_end(tx: Tx, row: Row, projects: Projects) -> Eta | None:
     return Eta(run_s=run.run_s, left_s=None if left_s is None else round(left_s, 1), basis=run.basis)
 
 
-def _until_start(tx: Tx, row: Row, projects: Projects, waits: Reason | None) -> Eta | None:
-    outlook = Outlook(tx, views.machines(tx), projects)
+def _until_start(tx: Tx, broker: Broker, row: Row, waits: Reason | None) -> Eta | None:
+    outlook = Outlook(tx, broker, views.machines(tx))
     place = place_of_job(tx, row)
     refused = [one["worker"] for one in tx.all("refusals_of_place", place=row["place"], key=place.shape.key())]
     held_back = HELD_BACK.get(waits.code) if waits is not None else None
@@ -87,9 +74,10 @@ def told(start: Start, run: Estimate) -> str:
 class Outlook:
     """What is known for one answer. Each command's history is read once."""
 
-    def __init__(self, tx: Tx, machines: list[Machine], projects: Projects) -> None:
-        self._tx, self._machines, self._projects = tx, machines, projects
+    def __init__(self, tx: Tx, broker: Broker, machines: list[Machine]) -> None:
+        self._tx, self._broker, self._machines = tx, broker, machines
         self._estimates: dict[str | None, Estimate] = {}
+        self._rivals: dict[tuple[Place, frozenset[str]], tuple[list[Machine], list[Rival]]] = {}
 
     def run(self, fingerprint: str | None) -> Estimate:
         """How long a job of this fingerprint runs."""
@@ -107,14 +95,31 @@ class Outlook:
 
     def start(self, place: Place, barred: Collection[str] = ()) -> Start:
         """When a job in this place starts. `barred`: workers that said no to its directory or environment."""
-        there = able(place.shape, self._machines, frozenset(barred))
+        there, found = self._rivals_of(place, barred)
         ready_s = self._ready_s(place.waits_for)
         if isinstance(ready_s, Start):
             return ready_s
-        ahead = self._ahead(place, there)
+        ahead = self._ahead(place, there, found)
         if ahead is None:
             return Start(None, f"more than {MOST_AHEAD} jobs, or many kinds of them, are ahead of it")
         return forecast.forecast(place.shape, ahead, there, self._running(), ready_s)
+
+    def ahead(self, place: Place, barred: Collection[str] = ()) -> Ahead | None:
+        """Which jobs have their turn before it where it could run; None: none."""
+        there, found = self._rivals_of(place, barred)
+        if not found:
+            return None
+        before, whole = rivals.count(self._tx, self._broker, place, there, found)
+        return (
+            Ahead(jobs=before.jobs, at_least=None if whole else True, because=_because(before)) if before.jobs else None
+        )
+
+    def _rivals_of(self, place: Place, barred: Collection[str]) -> tuple[list[Machine], list[Rival]]:
+        key = (place, frozenset(barred))
+        if key not in self._rivals:
+            there = able(place.shape, self._machines, frozenset(barred))
+            self._rivals[key] = (there, rivals.rivals(self._tx, self._broker, place, there))
+        return self._rivals[key]
 
     def _ran_s(self, started_at: int | None) -> float:
         return 0.0 if started_at is None else max(0.0, (self._tx.now_ms - started_at) / 1000)
@@ -145,34 +150,29 @@ class Outlook:
             return max(0.0, grace_s - (self._tx.now_ms - asked_at) / 1000)
         return self.left_s(row["fingerprint"], row["started_at"])
 
-    def _ahead(self, place: Place, there: list[Machine]) -> list[Queued] | None:
+    def _ahead(self, place: Place, there: list[Machine], found: list[Rival]) -> list[Queued] | None:
         """Jobs that have their turn before, and may take the same room; None: too many to look at.
 
         By priority, the projects' included, then by age: whose turn it is among projects of the same priority depends on
         what they will have used by then.
         """
-        rivals = [
-            (id_, shape)
-            for id_, shape in dispatch.ready(self._tx)
-            if any(not never(shape, machine) for machine in there)
-        ]
-        if len(rivals) > MOST_SHAPES:
+        if len(found) > MOST_SHAPES:
             return None
-        found: list[tuple[int, int, Queued]] = []
-        mine = priority_of(self._projects, place.shape.project) + place.priority
-        for id_, shape in rivals:
-            theirs = priority_of(self._projects, shape.project)
-            rows = self._tx.all(
-                "shape_ahead",
-                shape=id_,
-                priority=mine - theirs,
-                before=place.before,
-                most=MOST_AHEAD + 1 - len(found),
-            )
-            found += [
-                (-row["priority"] - theirs, row["id"], Queued(shape, self.run(row["fingerprint"]).run_s))
-                for row in rows
-            ]
-            if len(found) > MOST_AHEAD:
+        ahead: list[tuple[int, int, Queued]] = []
+        for rival in found:
+            most = MOST_AHEAD + 1 - len(ahead)
+            for priority, id_, fingerprint in rivals.first_of(self._tx, rival, place, there, most):
+                job = Queued(rival.shape, self.run(fingerprint).run_s)
+                ahead.append((rival.priority - priority, id_, job))
+            if len(ahead) > MOST_AHEAD:
                 return None
-        return [job for _, _, job in sorted(found, key=lambda one: one[:2])]
+        return [job for _, _, job in sorted(ahead, key=lambda one: one[:2])]
+
+
+def _because(before: Before) -> str:
+    parts = (
+        (before.higher, "of a higher priority"),
+        (before.older, "submitted before it"),
+        (before.in_turn, "of other projects in turn"),
+    )
+    return ", ".join(f"{jobs} {why}" for jobs, why in parts if jobs)

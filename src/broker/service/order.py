@@ -36,7 +36,12 @@ class Order:
     def rank_of(self, project: str, priority: int, job: int) -> Rank:
         """`priority`: what the job adds to its project's."""
         whole = priority_of(self._broker.settings.projects, project) + priority
-        return rank(whole, self._used_for_share(project), job)
+        return rank(whole, self.used(project), job)
+
+    def of_a_start(self, wants: Shape) -> float:
+        """How much more that is with each job of this shape that starts."""
+        seconds = usage.terms(self._broker).of_a_start(wants.cpus, wants.demand.gpus)
+        return seconds / share_of(self._broker.settings.projects, wants.project)
 
     def first(self, heads: Iterable[Head]) -> Head | None:
         """Whose turn it is. What was used is looked at only where several projects wait."""
@@ -49,7 +54,8 @@ class Order:
         """Its project holds more now."""
         self._used.pop(head.wants.project, None)
 
-    def _used_for_share(self, project: str) -> float:
+    def used(self, project: str) -> float:
+        """For its share: of equal priority the one that has used least is first."""
         if project not in self._used:
             used = read(self._tx, owner_of_project(project))
             seconds = usage.terms(self._broker).with_what_runs(used, self._broker.listening.now_ms())

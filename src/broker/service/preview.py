@@ -15,10 +15,11 @@ from broker.core.matching import Shape
 from broker.core.placement import Demand
 from broker.service.context import Broker, Caller
 from broker.service.explain import Prospect, prospect
-from broker.service.forecast import HELD_BACK, Place, told
+from broker.service.forecast import HELD_BACK, told
 from broker.service.making_room import would_stop
 from broker.service.order import Head
 from broker.service.quotas import token_with_quota
+from broker.service.rivals import Place
 from broker.service.submit import (
     Members,
     admit_environment,
@@ -68,10 +69,8 @@ def _preview(tx: Tx, broker: Broker, whole: Effective, members: Members, token: 
     denied = quotas.denies(spec.project, token, members.size, Demand.of(spec).gpus)
     if denied is not None:
         errors.append(_refusal(over_quota(*denied)))
-    place = Place(Shape.of(spec, token), spec.priority, BEHIND_ALL, spec.depends_on or ())
-    found = prospect(
-        tx, Waiting(tx, quotas), broker.settings.projects, place, place_of(members.first), fingerprint(members.first)
-    )
+    place = Place(Shape.of(spec, token), spec.priority, BEHIND_ALL, tuple(spec.depends_on or ()))
+    found = prospect(tx, broker, Waiting(tx, quotas), place, place_of(members.first), fingerprint(members.first))
     return Preview(
         valid=not errors,
         errors=errors or None,

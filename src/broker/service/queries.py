@@ -41,7 +41,7 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
         if row is None:
             raise unknown_job(tx, job)
         view = views.job(tx, row, views.Waiting(tx, broker.quotas(tx)))
-        view = view.model_copy(update={"eta": forecast.eta(tx, row, broker.settings.projects, view.waiting)})
+        view = view.model_copy(update={"eta": forecast.eta(tx, broker, row, view.waiting)})
         if detail == "concise":
             return view, []
         spec = tx.one("spec_of_job", job=job)

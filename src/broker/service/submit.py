@@ -19,6 +19,7 @@ from broker.core.placement import Demand
 from broker.core.quotas import Over
 from broker.core.states import TERMINAL
 from broker.failpoint import failpoint
+from broker.places import DEVICE_NAMES
 from broker.service import array_counts, views
 from broker.service.context import Broker, Caller
 from broker.service.quotas import Owner, Quotas, token_with_quota
@@ -33,10 +34,9 @@ from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import JobState
 
 COMMAND_SHOWN = 200
-DEVICES = "CUDA_VISIBLE_DEVICES"
 MOST_DEPENDENCIES = 100_000
 USES_A_GPU = re.compile(r"(?<![a-z0-9])(cuda|torchrun|pytorch|torch)(?![a-z])", re.IGNORECASE)
-CHOOSES_DEVICES = re.compile(rf"(?<!\w){DEVICES}=[\"']?[\w$]")
+CHOOSES_DEVICES = re.compile(rf"(?<!\w)({'|'.join(DEVICE_NAMES)})=[\"']?[\w$]")
 
 
 async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
@@ -222,10 +222,10 @@ def _count(tx: Tx, spec: JobSpec, token: str | None, count: int) -> None:
 
 def admit_environment(spec: JobSpec) -> None:
     """Devices that a job takes by its environment would be counted by nobody."""
-    if DEVICES in (spec.env or {}):
+    if taken := next((name for name in DEVICE_NAMES if name in (spec.env or {})), None):
         raise Refused(
             ProblemCode.INVALID_SPEC,
-            f"{DEVICES} says which devices a job was given: it can't be set",
+            f"{taken} says which devices a job was given: it can't be set",
             field="env",
             hint="ask for devices with gpus or vram_gb; a job that asks for none sees none",
         )
@@ -256,9 +256,11 @@ def _warnings_about_devices(whole: Effective) -> list[str]:
     spec = whole.spec
     text = spec.command if spec.command is not None else " ".join(spec.argv or [])
     said = []
-    chooses = CHOOSES_DEVICES.search(text) is not None
+    chooses = CHOOSES_DEVICES.search(text)
     if chooses:
-        said.append(f"its command sets {DEVICES}: then it uses devices that it was not given, and that nobody counts")
+        said.append(
+            f"its command sets {chooses[1]}: then it uses devices that it was not given, and that nobody counts"
+        )
     if Demand.of(spec).gpus:
         return said
     if (found := USES_A_GPU.search(text)) and not chooses:

@@ -284,7 +284,10 @@ class Placement(Frozen):
 
 
 class Ahead(Frozen):
+    """Jobs that have their turn before, by the order as it is now, on workers that could take this one."""
+
     jobs: int
+    at_least: bool | None = Field(default=None, description="Counting ended there.")
     because: str
 
 

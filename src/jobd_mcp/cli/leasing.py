@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from broker.places import KFD, visible_devices
 from jobd_mcp.cli.connection import Connection
 from jobd_mcp.cli.exit_codes import TIME_LIMIT
 from jobd_mcp.cli.failure import Failure
@@ -138,8 +139,9 @@ class Holding:
     def _place(self) -> str:
         with suppress(Failure):
             said = as_object(self._connection.call(by_name()["job_explain"], {"job": self.job}).json())
-            ahead = as_object(said.get("ahead")).get("jobs")
-            return f" behind {ahead} jobs" if ahead else ""
+            ahead = as_object(said.get("ahead"))
+            least = "at least " if ahead.get("at_least") else ""
+            return f" behind {least}{ahead.get('jobs')} jobs" if ahead else ""
         return ""
 
     def _patiently(self, operation: str, arguments: Mapping[str, Json]) -> Schema:
@@ -170,7 +172,7 @@ def devices(lease: Schema) -> list[str]:
 def variables(lease: Schema) -> dict[str, str]:
     """What a command under this lease has in its environment. Without a device it sees none."""
     return {
-        "CUDA_VISIBLE_DEVICES": ",".join(devices(lease)),
+        **visible_devices(devices(lease), rocm=KFD.exists()),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "JOBD_LEASE": str(lease["job"]),
     }

@@ -130,8 +130,12 @@ def _placed(known: Schema) -> list[str]:
         lines += [f"{text(entry.get('worker'))}: {why}" for why in whys or ["fits"]]
     if known.get("more_workers"):
         lines.append(f"{text(known.get('more_workers'))} more workers don't fit")
-    ahead = as_object(known.get("ahead"))
-    return lines + ([f"ahead: {text(ahead.get('jobs'))} jobs {text(ahead.get('because'))}"] if ahead else [])
+    return lines + _ahead(as_object(known.get("ahead")))
+
+
+def _ahead(known: Schema) -> list[str]:
+    least = "at least " if known.get("at_least") else ""
+    return [f"ahead: {least}{text(known.get('jobs'))} jobs: {text(known.get('because'))}"] if known else []
 
 
 def _preempted(known: Schema) -> list[str]:

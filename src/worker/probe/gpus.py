@@ -84,6 +84,10 @@ class GpuProbe:
         self._last = found
         return found
 
+    @property
+    def _whose(self) -> str:
+        return "AMD's" if (self._last["driver"] or "").startswith("amdgpu") else "the NVIDIA"
+
     async def aclose(self) -> None:
         """Whatever it is doing: nobody waits for a driver at the end."""
         self._hangs = True
@@ -99,7 +103,7 @@ class GpuProbe:
                 line = await child.stdout.readline()
         except TimeoutError:
             self._hangs = True
-            return nothing("failed", f"the NVIDIA driver hangs: no answer within {self._patience.answer_s:g} s")
+            return nothing("failed", f"{self._whose} driver hangs: no answer within {self._patience.answer_s:g} s")
         except (OSError, ValueError) as error:
             return nothing("failed", f"the GPU probe could not be asked: {error}"[:200])
         try:

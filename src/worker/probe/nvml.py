@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from worker.probe.snapshot import Device, Snapshot, Use, nothing
+from worker.probe.snapshot import Device, Snapshot, Use, blank, clean, nothing
 
 T = TypeVar("T")
 
 LIBRARY = "libnvidia-ml.so.1"
 MOST_DEVICES = 256
-_MOST_SAID = 200
-_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 _UNSUPPORTED, _NO_PERMISSION, _NOT_FOUND, _NOT_LOADED, _TOO_SMALL, _NO_FUNCTION, _LOST, _RESET, _MISMATCH = (
     3,
     4,
@@ -119,7 +116,7 @@ class _Reader:
 
     def __init__(self, library: Any, index: int, handle: Any) -> None:
         self._nvml, self._handle = library, handle
-        self._device = _blank(index)
+        self._device = blank(index)
 
     def read(self, *, instance: bool = False) -> Device:
         nvml, device = self._nvml, self._device
@@ -241,33 +238,8 @@ def code_of(error: Exception) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def clean(text: str | bytes) -> str:
-    """Printable ASCII, not too long: whatever the driver put there."""
-    shown = text.decode("ascii", "replace") if isinstance(text, bytes) else str(text)
-    return _UNPRINTABLE.sub("?", shown)[:_MOST_SAID].strip()
-
-
-def _blank(index: int) -> Device:
-    return {
-        "index": index,
-        "uuid": None,
-        "parent": None,
-        "model": None,
-        "partitioned": False,
-        "unified": False,
-        "total": None,
-        "free": None,
-        "driver": None,
-        "utilisation": None,
-        "uses": None,
-        "lost": False,
-        "unhealthy": None,
-        "faults": {},
-    }
-
-
 def _unreadable(index: int, error: Exception) -> Device:
-    device = _blank(index)
+    device = blank(index)
     device["lost"] = code_of(error) == _LOST
     device["faults"]["device"] = said(error)
     return device

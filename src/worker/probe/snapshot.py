@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, TypedDict
+
+_MOST_SAID = 200
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 
 class Ancestor(TypedDict):
@@ -56,3 +60,29 @@ class Snapshot(TypedDict):
 
 def nothing(state: Literal["absent", "failed"], why: str) -> Snapshot:
     return {"state": state, "why": why, "driver": None, "cuda": None, "devices": [], "processes": {}}
+
+
+def blank(index: int) -> Device:
+    """One of which nothing is known yet."""
+    return {
+        "index": index,
+        "uuid": None,
+        "parent": None,
+        "model": None,
+        "partitioned": False,
+        "unified": False,
+        "total": None,
+        "free": None,
+        "driver": None,
+        "utilisation": None,
+        "uses": None,
+        "lost": False,
+        "unhealthy": None,
+        "faults": {},
+    }
+
+
+def clean(text: str | bytes) -> str:
+    """Printable ASCII, not too long: whatever the driver put there."""
+    shown = text.decode("ascii", "replace") if isinstance(text, bytes) else str(text)
+    return _UNPRINTABLE.sub("?", shown)[:_MOST_SAID].strip()

@@ -145,6 +145,13 @@ WHERE refusals.place IN (:place, '*', '#' || (SELECT id FROM shapes WHERE key = 
   AND refusals.expires_at > (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'listened_ms')
 ORDER BY workers.name;
 
+-- name: refusals
+-- All of these, of workers that are there.
+SELECT refusals.place, workers.name AS worker
+FROM refusals JOIN workers ON workers.id = refusals.worker
+WHERE workers.online = 1
+  AND refusals.expires_at > (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'listened_ms');
+
 -- name: forget_refusals
 -- A new epoch, or time, makes old refusals void.
 DELETE FROM refusals WHERE worker = :worker OR expires_at <= :listened;

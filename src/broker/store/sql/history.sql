@@ -38,14 +38,27 @@ ORDER BY a.job, a.attempt;
 
 -- name: shape_ahead
 -- Queued jobs of one shape that have their turn before a job of this priority and id: at most `most`, of each line
--- from its head on.
-SELECT jobs.id, jobs.priority, jobs.fingerprint FROM lines CROSS JOIN jobs
-WHERE lines.shape = :shape AND jobs.shape = lines.shape AND jobs.place = lines.place
-  AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.priority > :priority
+-- from its head on, but of none to whose place everybody said no (a JSON list). Of jobs that are left to one worker
+-- those of `workers` count.
+WITH standing AS (
+  SELECT place FROM lines
+  WHERE shape = :shape AND (priority > :priority OR (priority = :priority AND head < :before))
+    AND (:refused = '[]' OR place NOT IN (SELECT value FROM json_each(:refused)))
+)
+SELECT jobs.id, jobs.priority, jobs.fingerprint FROM standing CROSS JOIN jobs
+WHERE jobs.shape = :shape AND jobs.place = standing.place
+  AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.prefers IS NULL AND jobs.priority > :priority
 UNION ALL
-SELECT jobs.id, jobs.priority, jobs.fingerprint FROM lines CROSS JOIN jobs
-WHERE lines.shape = :shape AND jobs.shape = lines.shape AND jobs.place = lines.place
-  AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.priority = :priority AND jobs.id < :before
+SELECT jobs.id, jobs.priority, jobs.fingerprint FROM standing CROSS JOIN jobs
+WHERE jobs.shape = :shape AND jobs.place = standing.place
+  AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.prefers IS NULL
+  AND jobs.priority = :priority AND jobs.id < :before
+UNION ALL
+SELECT jobs.id, jobs.priority, jobs.fingerprint
+FROM jobs INDEXED BY jobs_preferring CROSS JOIN workers ON workers.id = jobs.prefers
+WHERE jobs.prefers IS NOT NULL AND jobs.shape = :shape AND jobs.blocked = 0
+  AND workers.name IN (SELECT value FROM json_each(:workers))
+  AND (jobs.priority > :priority OR (jobs.priority = :priority AND jobs.id < :before))
 LIMIT :most;
 
 -- name: run_of_job

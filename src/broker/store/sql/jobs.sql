@@ -221,18 +221,49 @@ UPDATE jobs SET prefers = NULL, prefers_until = NULL, version = version + 1
 WHERE id = :id AND version = :expected AND prefers IS NOT NULL;
 
 -- name: jobs_ahead
--- How many jobs of a shape have their turn before one of this priority and id; counting ends at `most`. Of each line
--- from its head on: those behind are not walked past.
-SELECT count(*) AS jobs FROM (
-  SELECT 1 FROM lines CROSS JOIN jobs
-  WHERE lines.shape = :shape AND jobs.shape = lines.shape AND jobs.place = lines.place
-    AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.priority > :priority
+-- How many queued jobs may have their turn before one: of each rival, a JSON list, those above its `priority`, and of
+-- that priority those before its id `until`, older and younger than `before`. Counting ends at `most`; of each line it
+-- begins at the head: those behind are not walked past, and the index alone is read, as long as it is asked for no other
+-- column. Of jobs that are left to one worker those of `workers` count.
+WITH rivals AS MATERIALIZED (
+  SELECT value ->> 'shape' AS shape, value ->> 'priority' AS priority, value ->> 'until' AS until,
+    value -> 'refused' AS refused
+  FROM json_each(:rivals)
+),
+left_to_one AS MATERIALIZED (
+  SELECT id, prefers, shape, priority FROM jobs INDEXED BY jobs_preferring WHERE prefers IS NOT NULL AND blocked = 0
+),
+led AS NOT MATERIALIZED (
+  SELECT rivals.shape, rivals.priority, rivals.until, lines.place FROM rivals CROSS JOIN lines
+  WHERE lines.shape = rivals.shape AND lines.priority > rivals.priority
+    AND (rivals.refused = '[]' OR lines.place NOT IN (SELECT value FROM json_each(rivals.refused)))
+),
+level AS NOT MATERIALIZED (
+  SELECT shape, priority, until, place FROM led
   UNION ALL
-  SELECT 1 FROM lines CROSS JOIN jobs
-  WHERE lines.shape = :shape AND jobs.shape = lines.shape AND jobs.place = lines.place
-    AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.priority = :priority AND jobs.id < :before
+  SELECT rivals.shape, rivals.priority, rivals.until, lines.place FROM rivals CROSS JOIN lines
+  WHERE lines.shape = rivals.shape AND lines.priority = rivals.priority AND lines.head < rivals.until
+    AND (rivals.refused = '[]' OR lines.place NOT IN (SELECT value FROM json_each(rivals.refused)))
+),
+ahead AS (
+  SELECT rivals.shape, left_to_one.priority > rivals.priority AS higher, left_to_one.id
+  FROM left_to_one JOIN workers ON workers.id = left_to_one.prefers JOIN rivals ON rivals.shape = left_to_one.shape
+  WHERE workers.name IN (SELECT value FROM json_each(:workers))
+    AND (left_to_one.priority, -left_to_one.id) > (rivals.priority, -rivals.until)
+  UNION ALL
+  SELECT led.shape, 1, jobs.id FROM led CROSS JOIN jobs INDEXED BY jobs_dispatch
+  WHERE jobs.shape = led.shape AND jobs.place = led.place AND jobs.state = 'queued' AND jobs.blocked = 0
+    AND jobs.priority > led.priority AND jobs.id NOT IN (SELECT id FROM left_to_one)
+  UNION ALL
+  SELECT level.shape, 0, jobs.id FROM level CROSS JOIN jobs INDEXED BY jobs_dispatch
+  WHERE jobs.shape = level.shape AND jobs.place = level.place AND jobs.state = 'queued' AND jobs.blocked = 0
+    AND jobs.priority = level.priority AND jobs.id < level.until AND jobs.id NOT IN (SELECT id FROM left_to_one)
   LIMIT :most
-);
+)
+SELECT shape, sum(higher) AS higher, sum(NOT higher AND id < :before) AS older,
+  sum(NOT higher AND id > :before) AS younger
+FROM ahead
+GROUP BY shape;
 
 -- name: job_view
 -- What anyone may see of one job.
