@@ -123,7 +123,7 @@ class Client:
         answer = await self._client.job_cancel(which)
         self._tell(str(self.process), f"cancelled {[(one.id, one.note.split(':')[0]) for one in answer.jobs]}")
         for one in answer.jobs:
-            if one.note.startswith(("cancelled", "stopping")):
+            if one.note.startswith(("cancelled", "stopping")) or "may still run" in one.note:
                 self._oracle.cancelled(one.id, one.state.value)
 
     async def _preempt(self) -> None:

@@ -413,6 +413,9 @@ class Oracle:
         """What ended by itself, and whose worker kept its records, is not called lost."""
         for job, attempt in connection.execute("SELECT id, attempt FROM jobs WHERE state = 'orphaned'"):
             execution = self.executions.get((job, attempt))
+            known = self.acknowledged.get(job)
+            if known is not None and known.cancelled_at is not None:
+                continue  # an orphan that was cancelled is not taken back
             if execution is None or execution.disturbed or execution.tree.termed or execution.tree.status is None:
                 continue
             if execution.tree.status.exit_code is not None:
