@@ -120,6 +120,7 @@ class Client:
         await self._cancel_some(which)
 
     async def _cancel_some(self, which: CancelRequest) -> None:
+        self._oracle.cancel_asked(which.job or (), which.array)
         answer = await self._client.job_cancel(which)
         self._tell(str(self.process), f"cancelled {[(one.id, one.note.split(':')[0]) for one in answer.jobs]}")
         for one in answer.jobs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,6 +90,7 @@ class Oracle:
     exclusive_s: float = 0.0
     start_limit_s: float = 0.0
     acknowledged: dict[int, Known] = field(default_factory=dict)
+    _given_up: set[int] = field(default_factory=set)  # jobs and arrays whose cancel was asked for
     transitions: int = 0
     changed: int = 0
 
@@ -313,6 +314,11 @@ class Oracle:
             if job not in self.states:
                 self.wrong(1, f"job {job} was acknowledged, and was never committed")
 
+    def cancel_asked(self, jobs: Iterable[int], array: int | None) -> None:
+        """Whether or not the answer comes: an orphan may have been given up by it."""
+        self._given_up.update(jobs)
+        self._given_up.update(() if array is None else [array])
+
     def cancelled(self, job: int, state: str) -> None:
         """Acknowledged while the job was in this state."""
         known = self.acknowledged.setdefault(job, Known())
@@ -411,10 +417,11 @@ class Oracle:
 
     def _check_nothing_thrown_away(self, connection: sqlite3.Connection) -> None:
         """What ended by itself, and whose worker kept its records, is not called lost."""
-        for job, attempt in connection.execute("SELECT id, attempt FROM jobs WHERE state = 'orphaned'"):
+        for job, attempt, array in connection.execute(
+            "SELECT id, attempt, array_id FROM jobs WHERE state = 'orphaned'"
+        ):
             execution = self.executions.get((job, attempt))
-            known = self.acknowledged.get(job)
-            if known is not None and known.cancelled_at is not None:
+            if not self._given_up.isdisjoint((job, array)):
                 continue  # an orphan that was cancelled is not taken back
             if execution is None or execution.disturbed or execution.tree.termed or execution.tree.status is None:
                 continue
