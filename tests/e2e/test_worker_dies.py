@@ -57,7 +57,7 @@ async def test_a_dead_machines_job_runs_elsewhere_and_the_history_says_why(quick
             "job_submitted",
             *("job_assigned", "assignment_acked", "job_started"),
             *("assignment_expired", "job_requeued"),
-            *("job_assigned", "assignment_acked", "job_started", "job_completed"),
+            *("job_assigned", "assignment_acked", "checkpoint_left_behind", "job_started", "job_completed"),
         ]
         assert await output_of(client, job, attempt=2) == b"began\ndone\n"
     assert starts_in(file) == 2

@@ -10,6 +10,7 @@ from broker.wire.events import EventType
 from broker.wire.jobs import CancelRequest, JobSpec
 from broker.wire.machines import Cpus, Facts, Gpu, GpuHealth, GpuProcess, GpuState, Ram
 from broker.wire.problems import ProblemCode, Refused
+from broker.wire.states import JobState
 from broker.wire.workers import Delivery, Outcome, Phase, WorkerGpu
 from support.scripted_worker import ScriptedWorker
 from support.waiting import eventually
@@ -266,6 +267,39 @@ async def test_ram_and_counted_things_are_reserved_and_free_again(bench) -> None
     await started(worker, [first, second])
     await worker.finish(first)
     assert (await worker.one()).given.resources == {"license": 1}
+
+
+@pytest.mark.trial("B127")
+async def test_jobs_for_two_and_three_of_four_devices_never_hold_half_and_always_go_on(bench) -> None:
+    worker = await with_gpus(bench, *(gpu(f"GPU-{n}", index=n) for n in range(4)))
+    for _ in range(100):
+        wanted = {await bench.submit(gpus=gpus): gpus for gpus in (3, 3, 2, 2)}
+        left = set(wanted)
+        while left:
+            given = (await worker.poll()).deliveries
+            devices = [share.uuid for one in given for share in one.given.gpus]
+            assert given and len(devices) == len(set(devices)) <= 4
+            assert [len(one.given.gpus) for one in given] == [wanted[one.job] for one in given]
+            await started(worker, given)
+            for one in given:
+                await worker.finish(one)
+            left -= {one.job for one in given}
+
+
+@pytest.mark.trial("B128")
+async def test_in_a_burst_what_runs_has_its_device_and_says_which(bench) -> None:
+    worker = await with_gpus(bench, *(gpu(f"GPU-{n}", index=n) for n in range(3)), slots=64)
+    jobs = [await bench.submit(gpus=1) for _ in range(50)]
+    running: list[Delivery] = []
+    for left in range(len(jobs), 0, -1):
+        new = (await worker.poll()).deliveries
+        await started(worker, new)
+        running += new
+        shown = {job.id: job.gpus for job in (await bench.client.job_list(state=JobState.RUNNING)).jobs}
+        assert shown == {one.job: [one.given.gpus[0].uuid] for one in running}
+        assert len({devices[0] for devices in shown.values()}) == min(3, left)
+        await worker.finish(running.pop(0))
+    assert (await bench.client.job_list()).counts == {"completed": len(jobs)}
 
 
 async def test_memory_that_others_use_is_not_given_and_not_tried(bench) -> None:

@@ -8,7 +8,6 @@ from functools import partial
 import anyio.to_thread
 
 from broker.core.effective import Effective, effective
-from broker.failpoint import failpoint
 from broker.service.context import Broker, Caller
 from broker.service.submit import Members, accept, admit_environment, members_of
 from broker.service.transition import event
@@ -38,7 +37,6 @@ async def submit_many(broker: Broker, caller: Caller, specs: Sequence[JobSpec]) 
     except _Denied as denied:
         await broker.store.run(partial(_say, caller=caller, spec=specs[denied.place], refused=denied.refused))
         raise _placed(denied.place, denied.refused) from None
-    failpoint("submitted")
     return answer
 
 

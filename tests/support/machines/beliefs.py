@@ -403,7 +403,11 @@ def ready_and_fitting(tables: Tables, worker: Row, listened_ms: int) -> list[int
     found = [
         job["id"]
         for job in tables.jobs.values()
-        if job["state"] == "queued" and job["blocked"] == 0 and job["cpus"] <= free and job["place"] not in refused
+        if job["state"] == "queued"
+        and job["blocked"] == 0
+        and job["cpus"] <= free
+        and job["place"] not in refused
+        and job["prefers"] in (None, worker["id"])
     ]
     first = tables.jobs.get(tables.kept.get(worker["id"], 0))
     if first is None or first["state"] != "queued" or first["blocked"]:
