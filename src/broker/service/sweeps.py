@@ -45,7 +45,10 @@ async def expire_leases(broker: Broker) -> None:
     listened, gap_ms = broker.listening.sweep()
 
     def note(tx: Tx) -> None:
-        for worker in tx.all("note_silent_polls", listened=listened):
+        for worker in tx.all("silent_polls", listened=listened):
+            if broker.wake.has_parked(worker["id"]):
+                continue
+            tx.run("note_silent_polls", worker=worker["id"])
             log.warning("a worker is heard and asks for no work", worker=worker["name"])
             tx.tell(RoomFree(worker["id"]))
         tx.run("set_meta", key="listened_ms", value=str(listened))

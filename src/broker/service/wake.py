@@ -235,6 +235,10 @@ class Wake:
         self._ready_shapes |= look.shapes
         self._roomy_workers |= look.workers
 
+    def has_parked(self, worker: str) -> bool:
+        """Whether a poll of this worker waits for work."""
+        return worker in self._parked
+
     def is_parked(self, poll: Parked) -> bool:
         return self._parked.get(poll.worker) is poll
 

@@ -53,9 +53,13 @@ UPDATE workers SET given_tags = :tags WHERE id = :worker;
 -- How many devices a worker shows.
 UPDATE workers SET gpus = :gpus WHERE id = :worker;
 
--- name: note_silent_polls
+-- name: silent_polls
 -- Workers that are heard, and have not asked for work for a while.
-UPDATE workers SET polls = 0 WHERE online = 1 AND polls = 1 AND polls_until <= :listened RETURNING id, name;
+SELECT id, name FROM workers WHERE online = 1 AND polls = 1 AND polls_until <= :listened;
+
+-- name: note_silent_polls
+-- One of them is not counted on.
+UPDATE workers SET polls = 0 WHERE id = :worker;
 
 -- name: note_polls
 -- One of them asks for work again.
