@@ -161,7 +161,10 @@ class Operations(RuleBasedStateMachine):
                 assert was in ENDS, f"job {answer.id} was {was}: {answer.note}"
             if answer.state is JobState.CANCELLED:
                 self.truth.cancelled.add(answer.id)
-        over = [row["state"] in ENDS and row["cascaded_by"] is None for row in map(before.jobs.__getitem__, jobs)]
+        # A cancel of what may come back is remembered.
+        returns = ("cascaded_by", "lost_assignment")
+        rows = [before.jobs[job] for job in jobs]
+        over = [row["state"] in ENDS and all(row[name] is None for name in returns) for row in rows]
         self._look("cancel", quiet=all(over))
 
     @precondition(lambda self: self.tables.jobs)
