@@ -49,4 +49,13 @@ async def test_a_quota_that_one_of_them_passes_keeps_them_all_out_and_says_so(ma
 
     assert (caught.value.code, caught.value.field) == (ProblemCode.QUOTA_EXCEEDED, "jobs.2")
     assert (await bench.client.job_list()).total == 0
-    assert [event.type.value for event in (await bench.client.job_events()).events] == ["job_denied"]
+    [event] = (await bench.client.job_events()).events
+    assert (event.type.value, event.project) == ("job_denied", "small")
+    assert event.data == {
+        "reason": "quota",
+        "quota": "project small",
+        "field": "queued",
+        "limit": 2,
+        "have": 2,
+        "need": 1,
+    }

@@ -16,7 +16,7 @@ from typing import Any, assert_never
 from pydantic import ValidationError
 
 from broker.core import graph
-from broker.core.states import TERMINAL
+from broker.core.states import OWNED, TERMINAL
 from broker.wire.jobs import MAX_COUNT, JobSpec
 from broker.wire.misfits import misfit
 from broker.wire.problems import ProblemCode, Refused
@@ -35,8 +35,7 @@ OF_AN_ARRAY = (
 """What a specification says of the array, and of none of its members."""
 TEXTS = ("command", "argv", "cwd", "env", "venv", "conda", "name", "labels")
 """Fields in whose texts placeholders are replaced: members have the same requirements."""
-OWNED = (JobState.ASSIGNED, JobState.RUNNING)
-LIVE = (JobState.QUEUED, *OWNED)
+NOT_ENDED = tuple(state for state in JobState if state not in TERMINAL)
 
 Values = Mapping[str, Any]
 """A member's value on each axis of its sweep."""
@@ -242,7 +241,7 @@ def has_failed(counts: Counts, max_failures: int | None) -> bool:
 def aggregate(counts: Counts) -> JobState:
     """One word for all members: the state of those that have not ended, else the worst end."""
     there = {state for state, count in counts.items() if count > 0}
-    if there & set(LIVE):
+    if there & set(NOT_ENDED):
         return JobState.RUNNING if there - {JobState.QUEUED} else JobState.QUEUED
     worst = (state for state in WORST_FIRST if state in there)
     return next(worst, JobState.COMPLETED)
@@ -260,7 +259,7 @@ WORST_FIRST = (
 
 def standing(policy: DependencyPolicy, counts: Counts) -> graph.Standing:
     """How an array as a whole stands to a job that depends on it: a failure of it is that any member did not complete."""
-    is_live = any(counts.get(state, 0) for state in LIVE)
+    is_live = any(counts.get(state, 0) for state in NOT_ENDED)
     bad = any(count for state, count in counts.items() if state in TERMINAL and state is not JobState.COMPLETED)
     if policy is DependencyPolicy.SUCCESS and bad:
         return graph.Standing.NEVER

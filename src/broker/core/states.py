@@ -71,7 +71,7 @@ def _rule(
 
 E = EventType
 _EXECUTING = {A.ACKED, A.STARTED}  # a process may exist
-_OWNED = {J.ASSIGNED, J.RUNNING}
+OWNED = {J.ASSIGNED, J.RUNNING}
 # The shim's word that nothing was executed outranks a start that was inferred from a list.
 _LOST = {J.ORPHANED, J.QUEUED}  # with lost_assignment naming the assignment
 
@@ -80,7 +80,7 @@ TABLE: Mapping[Cause, Rule] = {
     Cause.ACK: _rule({J.ASSIGNED}, None, {A.PENDING}, A.ACKED, E.ASSIGNMENT_ACKED, "the worker has it and may execute"),
     Cause.START: _rule({J.ASSIGNED}, J.RUNNING, {A.ACKED}, A.STARTED, E.JOB_STARTED, "the process exists"),
     Cause.REFUSE: _rule(
-        _OWNED,
+        OWNED,
         J.QUEUED,
         {A.PENDING, *_EXECUTING},
         A.REFUSED,
@@ -88,10 +88,10 @@ TABLE: Mapping[Cause, Rule] = {
         "the worker said no before executing",
     ),
     Cause.LAUNCH_FAILED: _rule(
-        _OWNED, J.FAILED, _EXECUTING, A.FAILED, E.JOB_FAILED, "the command itself could not be executed"
+        OWNED, J.FAILED, _EXECUTING, A.FAILED, E.JOB_FAILED, "the command itself could not be executed"
     ),
-    Cause.SUCCEED: _rule(_OWNED, J.COMPLETED, _EXECUTING, A.SUCCEEDED, E.JOB_COMPLETED, "exit code 0"),
-    Cause.FAIL: _rule(_OWNED, J.FAILED, _EXECUTING, A.FAILED, E.JOB_FAILED, "another exit code, or a signal"),
+    Cause.SUCCEED: _rule(OWNED, J.COMPLETED, _EXECUTING, A.SUCCEEDED, E.JOB_COMPLETED, "exit code 0"),
+    Cause.FAIL: _rule(OWNED, J.FAILED, _EXECUTING, A.FAILED, E.JOB_FAILED, "another exit code, or a signal"),
     Cause.CANCEL_QUEUED: _rule(
         {J.QUEUED}, J.CANCELLED, set(), None, E.JOB_CANCELLED, "cancelled before a worker had it"
     ),
@@ -104,10 +104,10 @@ TABLE: Mapping[Cause, Rule] = {
         "its ack will be refused, so it never runs",
     ),
     Cause.REQUEST_STOP: _rule(
-        _OWNED, None, _EXECUTING, None, E.JOB_STOP_REQUESTED, "a request until the worker confirms it"
+        OWNED, None, _EXECUTING, None, E.JOB_STOP_REQUESTED, "a request until the worker confirms it"
     ),
     Cause.STOP_CONFIRMED: _rule(
-        _OWNED,
+        OWNED,
         J.CANCELLED,
         {A.PENDING, *_EXECUTING},
         A.CANCELLED,
@@ -118,7 +118,7 @@ TABLE: Mapping[Cause, Rule] = {
         {J.ASSIGNED}, J.QUEUED, {A.PENDING}, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "never acknowledged, so never executed"
     ),
     Cause.NEVER_EXECUTED: _rule(
-        _OWNED,
+        OWNED,
         J.QUEUED,
         {A.PENDING, *_EXECUTING},
         A.EXPIRED,
@@ -126,10 +126,10 @@ TABLE: Mapping[Cause, Rule] = {
         "the worker proved that nothing was executed",
     ),
     Cause.LOST_REQUEUED: _rule(
-        _OWNED, J.QUEUED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "lost; its policy queues it again"
+        OWNED, J.QUEUED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "lost; its policy queues it again"
     ),
     Cause.LOST_ORPHANED: _rule(
-        _OWNED,
+        OWNED,
         J.ORPHANED,
         _EXECUTING,
         A.EXPIRED,
@@ -137,7 +137,7 @@ TABLE: Mapping[Cause, Rule] = {
         "lost; it must not run again, or was lost too often",
     ),
     Cause.LOST_STOPPED: _rule(
-        _OWNED,
+        OWNED,
         J.CANCELLED,
         _EXECUTING,
         A.EXPIRED,
@@ -145,10 +145,10 @@ TABLE: Mapping[Cause, Rule] = {
         "lost while a cancel was requested: the word given stands",
     ),
     Cause.TIME_LIMIT: _rule(
-        _OWNED, J.FAILED, _EXECUTING, A.FAILED, E.JOB_FAILED, "a time limit was reached, and the whole tree is gone"
+        OWNED, J.FAILED, _EXECUTING, A.FAILED, E.JOB_FAILED, "a time limit was reached, and the whole tree is gone"
     ),
     Cause.PREEMPT_STOPPED: _rule(
-        _OWNED,
+        OWNED,
         J.PREEMPTED,
         {A.PENDING, *_EXECUTING},
         A.PREEMPTED,
@@ -156,7 +156,7 @@ TABLE: Mapping[Cause, Rule] = {
         "stopped for other work: the whole tree is gone, or nothing ran",
     ),
     Cause.PREEMPT_REQUEUED: _rule(
-        _OWNED,
+        OWNED,
         J.QUEUED,
         {A.PENDING, *_EXECUTING},
         A.PREEMPTED,
@@ -164,13 +164,13 @@ TABLE: Mapping[Cause, Rule] = {
         "the same, and it wants to run again",
     ),
     Cause.LOST_TIMED_OUT: _rule(
-        _OWNED, J.FAILED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "lost after its wall limit was reached"
+        OWNED, J.FAILED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "lost after its wall limit was reached"
     ),
     Cause.LOST_PREEMPTED: _rule(
-        _OWNED, J.PREEMPTED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "lost while a preemption was requested"
+        OWNED, J.PREEMPTED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "lost while a preemption was requested"
     ),
     Cause.LOST_PREEMPT_REQUEUED: _rule(
-        _OWNED, J.QUEUED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "the same, and it wants to run again"
+        OWNED, J.QUEUED, _EXECUTING, A.EXPIRED, E.ASSIGNMENT_EXPIRED, "the same, and it wants to run again"
     ),
     Cause.SCHEDULING_TIMEOUT: _rule(
         {J.QUEUED}, J.SCHEDULING_TIMEOUT, set(), None, E.SCHEDULING_TIMEOUT, "ready for too long, and never accepted"

@@ -19,10 +19,10 @@ def counts(tx: Tx, array: int) -> Counter[JobState]:
 
 def moved(tx: Tx, array: int, out_of: JobState, into: JobState, by: int = 1) -> bool:
     """Members went from one state into another. Whether the whole stands otherwise now to those that depend on it."""
-    before = counts(tx, array)
     row = tx.one("array", array=array)
     if row is None:
         return False
+    before = counts(tx, array)
     tx.run("count_of_state", array=array, state=out_of.value, by=-by)
     tx.run("count_of_state", array=array, state=into.value, by=by)
     tx.tell(ArrayChanged(array))
@@ -37,11 +37,16 @@ def may_start(tx: Tx, array: int) -> bool:
 
     Whoever runs already is never asked: a process that was taken for lost comes back, whatever runs in its place.
     """
+    row = _full(tx, array)
+    if row is not None:
+        _hold(tx, row, is_full=True)
+    return row is None
+
+
+def _full(tx: Tx, array: int) -> Row | None:
+    """The array's row, if as many of its members run as may."""
     row = tx.one("array", array=array)
-    if row is None or not arrays.is_full(counts(tx, array), row["max_parallel"]):
-        return True
-    _hold(tx, row, is_full=True)
-    return False
+    return row if row is not None and arrays.is_full(counts(tx, array), row["max_parallel"]) else None
 
 
 def _hold(tx: Tx, row: Row, *, is_full: bool) -> None:
@@ -63,8 +68,8 @@ def given_up(tx: Tx, array: int) -> str | None:
 
 def throttle(tx: Tx, array: int) -> Reason | None:
     """What keeps one more member from a start."""
-    row = tx.one("array", array=array)
-    if row is None or not arrays.is_full(counts(tx, array), row["max_parallel"]):
+    row = _full(tx, array)
+    if row is None:
         return None
     most = row["max_parallel"]
     said = f"array {array} may run {most} {'member' if most == 1 else 'members'} at once: so many run"

@@ -122,7 +122,7 @@ def _confirm(targets: list[_Target], caller: Caller, request: CancelRequest) -> 
 
 
 def _cancel_one(tx: Tx, broker: Broker, caller: Caller, job_id: int, reason: str | None) -> StoppedJob:
-    """One that a worker has; or had, when the others were cancelled."""
+    """One that a worker has."""
     job = read_job(tx, job_id)
     assert job is not None, "it was read in this transaction"
     facts = _facts(tx, broker, caller, reason)

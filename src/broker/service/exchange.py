@@ -569,9 +569,8 @@ class _Exchange:
 
     def _prefers_until(self) -> int | None:
         """How long this worker is left what it had started and is queued again: it has the checkpoints."""
-        takes_work = self.worker["duty"] == Duty.SERVING and self.worker["accepts"]
         prefer_ms = int(self.broker.settings.prefer_s * 1000)
-        return self._listened + prefer_ms if takes_work and prefer_ms else None
+        return self._listened + prefer_ms if prefer_ms and views.closed(self.worker) is None else None
 
     def _wall_until(self, job: JobRow) -> int | None:
         """Until when its own supervisor should have stopped a job that starts now."""

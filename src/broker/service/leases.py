@@ -18,7 +18,7 @@ from broker.service import machines, views
 from broker.service.context import Broker, Caller
 from broker.service.rows import given, read_assignment, read_job, unknown_job
 from broker.service.stops import not_confirmed, request_stop
-from broker.service.submit import accept, cut
+from broker.service.submit import Denial, accept, cut
 from broker.service.transition import apply, decide, event
 from broker.service.wake import JobChanged
 from broker.store.contract import Row, Tx
@@ -39,11 +39,11 @@ async def request(broker: Broker, caller: Caller, said: LeaseRequest) -> Lease:
     Refused: `unknown_worker` where no worker is on the machine that it is for, and `quota_exceeded`.
     """
 
-    def fn(tx: Tx) -> Lease | Refused:
+    def fn(tx: Tx) -> Lease | Denial:
         spec = holder(said, _worker_for(tx, said))
         whole = effective(spec, broker.settings.projects)
         accepted = accept(tx, broker, caller, whole)
-        if isinstance(accepted, Refused):
+        if isinstance(accepted, Denial):
             return accepted
         job = accepted.id
         assert job is not None, "a lease is no array"
@@ -53,8 +53,8 @@ async def request(broker: Broker, caller: Caller, said: LeaseRequest) -> Lease:
         return _view(tx, broker, _lease(tx, job))
 
     answer = await broker.store.run(fn, admits=True)
-    if isinstance(answer, Refused):
-        raise answer
+    if isinstance(answer, Denial):
+        raise answer.refused
     return answer
 
 

@@ -58,6 +58,7 @@ class _Pass:
     def __init__(self, tx: Tx, broker: Broker, ripe: frozenset[int]) -> None:
         self._tx, self._broker, self._ripe = tx, broker, ripe
         self._turn = Turn(tx, broker)
+        self._running: list[Victim] | None = None
 
     def run(self) -> None:
         left = MOST_HELPED
@@ -82,29 +83,36 @@ class _Pass:
         return sorted(waiting, key=self._turn.order.rank)
 
     def _choice(self, head: Head, directory: str) -> Choice | None:
-        places = self._turn.kept.places_without_room(head, directory)
+        """Nobody is looked at for whom nobody may be stopped: there may be hundreds of kinds of jobs."""
+        victims = self._victims(head)
+        places = self._turn.kept.places_without_room(head, directory) if victims else None
         if not places:
             return None
-        highest = (
-            self._priority(head.wants.project, head.priority) - self._broker.settings.preemption.min_priority_difference
-        )
-        victims = [victim for row in self._tx.all("preemptible") if (victim := self._victim(row, highest)) is not None]
         found = chosen(head.wants, [_site(place, victims) for place in places])
         return Choice(*found) if found is not None else None
 
     def _make(self, head: Head, found: Choice) -> None:
         for victim in found.stopped:
             self._stop(victim, head)
+        self._running = None
         after = tuple(one.assignment for one in (*found.site.going, *(victim.running for victim in found.stopped)))
         self._turn.kept.keep_for(head, found.site.worker, Start(self._broker.listening.now_ms(), after))
 
     def _priority(self, project: str, priority: int) -> int:
         return priority_of(self._broker.settings.projects, project) + priority
 
-    def _victim(self, row: Row, highest: int) -> Victim | None:
+    def _victims(self, head: Head) -> list[Victim]:
+        """Who may be stopped for this one."""
+        if self._running is None:
+            rows = self._tx.all("preemptible")
+            self._running = [self._victim(row) for row in rows if row["id"] in self._ripe]
+        highest = (
+            self._priority(head.wants.project, head.priority) - self._broker.settings.preemption.min_priority_difference
+        )
+        return [victim for victim in self._running if victim.priority <= highest]
+
+    def _victim(self, row: Row) -> Victim:
         priority = self._priority(row["project"], row["priority"])
-        if row["id"] not in self._ripe or priority > highest:
-            return None
         what = given(row)
         gpus = len(what.gpus or ()) if what is not None else 0
         ran_s = max(0, self._tx.now_ms - row["started_at"]) / 1000  # who has done less; nothing else goes by it

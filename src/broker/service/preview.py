@@ -21,10 +21,10 @@ from broker.service.order import Head
 from broker.service.quotas import token_with_quota
 from broker.service.rivals import Place
 from broker.service.submit import (
+    Denial,
     Members,
     admit_environment,
     members_of,
-    over_quota,
     parents_of,
     place_of,
     shown,
@@ -68,7 +68,7 @@ def _preview(tx: Tx, broker: Broker, whole: Effective, members: Members, token: 
         errors.append(_refusal(refused))
     denied = quotas.denies(spec.project, token, members.size, Demand.of(spec).gpus)
     if denied is not None:
-        errors.append(_refusal(over_quota(*denied)))
+        errors.append(_refusal(Denial(spec.project, *denied).refused))
     place = Place(Shape.of(spec, token), spec.priority, BEHIND_ALL, tuple(spec.depends_on or ()))
     found = prospect(tx, broker, Waiting(tx, quotas), place, place_of(members.first), fingerprint(members.first))
     return Preview(
@@ -85,7 +85,7 @@ def _preview(tx: Tx, broker: Broker, whole: Effective, members: Members, token: 
         start_estimate_s=found.start.start_s,
         run_estimate_s=found.run.run_s,
         basis=told(found.start, found.run),
-        would_preempt=_would_preempt(tx, broker, place, place_of(spec)) or None,
+        would_preempt=_would_preempt(tx, broker, place, place_of(members.first)) or None,
         suggestion=None if _starts(found) else found.suggestion,
         warnings=warnings_of(tx, whole),
     )

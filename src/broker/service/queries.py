@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import anyio.to_thread
 
-from broker.core.arrays import LIVE
+from broker.core.arrays import NOT_ENDED
 from broker.core.states import TERMINAL
 from broker.service import array_counts, forecast, output, views
 from broker.service.context import Broker
@@ -223,7 +223,7 @@ async def _wait_for_array(
     with broker.wake.watch_array(array) as watch:
         while True:
             counts = await broker.store.read(lambda tx: array_counts.counts(tx, array))
-            live = sum(counts[state] for state in LIVE)
+            live = sum(counts[state] for state in NOT_ENDED)
             done = not live if mode == "all" else live < counts.total()
             left_s = deadline - broker.clock.boot_s()
             over = done or left_s <= 0 or broker.wake.closed
@@ -240,8 +240,8 @@ async def _array_waited(broker: Broker, array: int, counts: Counter[JobState], *
         return list(views_of_ends.values()), tx.all("live_members", array=array, limit=MOST_PENDING_SHOWN)
 
     ended, pending = await broker.store.read(fn)
-    with_tail = sum(counts.values()) - sum(counts[state] for state in LIVE) <= MOST_ENDED_SHOWN // 5
-    states = ", ".join(state.value for state in LIVE if counts[state])
+    with_tail = sum(counts.values()) - sum(counts[state] for state in NOT_ENDED) <= MOST_ENDED_SHOWN // 5
+    states = ", ".join(state.value for state in NOT_ENDED if counts[state])
     return Waited(
         done=done,
         jobs=[await _ended(broker, row, with_tail=with_tail) for row in ended],

@@ -140,6 +140,7 @@ class Reservations:
 
     def keep_for(self, head: Head, worker: str, start: Start) -> None:
         """This worker, because room is being made there."""
+        self._there = None  # some of what runs there is being stopped
         before = self._all().get(head.job)
         self._keep(head.job, _Kept(worker, start, self._now, self._order.rank(head)), before)
 

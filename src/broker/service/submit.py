@@ -22,7 +22,7 @@ from broker.failpoint import failpoint
 from broker.places import DEVICE_NAMES
 from broker.service import array_counts, views
 from broker.service.context import Broker, Caller
-from broker.service.quotas import Owner, Quotas, token_with_quota
+from broker.service.quotas import Owner, token_with_quota
 from broker.service.rows import unknown_job
 from broker.service.transition import event, join_line
 from broker.service.wake import JobReady
@@ -52,8 +52,8 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
     else:
         members = members_of(whole.spec)
     answer = await broker.store.run(lambda tx: accept(tx, broker, caller, whole, members), admits=True)
-    if isinstance(answer, Refused):
-        raise answer
+    if isinstance(answer, Denial):
+        raise answer.refused
     failpoint("submitted")
     return answer
 
@@ -87,13 +87,15 @@ def _own(spec: JobSpec, values: arrays.Values) -> list[str | None]:
 
 def accept(
     tx: Tx, broker: Broker, caller: Caller, whole: Effective, members: Members | None = None
-) -> Submitted | Refused:
+) -> Submitted | Denial:
     """Keep it, in this transaction. A refusal for a quota is returned, not raised: its event is kept."""
     spec, members = whole.spec, members or Members(whole.spec)
     token = token_with_quota(broker.settings, caller.actor, caller.token)
     parents, verdict = parents_of(tx, spec, members.size)
     quotas = broker.quotas(tx)
-    if (denied := _denied(tx, quotas, spec, token, caller.actor, members.size)) is not None:
+    if (found := quotas.denies(spec.project, token, members.size, Demand.of(spec).gpus)) is not None:
+        denied = Denial(spec.project, *found)
+        denied.say(tx, caller.actor)
         return denied
     wants, place = Shape.of(spec, token), place_of(members.first)
     until = _schedule_until(broker, spec)
@@ -190,27 +192,31 @@ def _submitted(
     )
 
 
-def _denied(tx: Tx, quotas: Quotas, spec: JobSpec, token: str | None, actor: str, size: int) -> Refused | None:
-    """The refusal for a quota, said in an event: that is kept, and nothing else of the submit."""
-    found = quotas.denies(spec.project, token, size, Demand.of(spec).gpus)
-    if found is None:
-        return None
-    owner, over = found
-    numbers = {"limit": over.limit, "have": round(over.have, 3)} | ({"need": over.need} if over.need else {})
-    data = {"reason": "quota", "quota": str(owner), "field": over.field, **numbers}
-    event(tx, EventType.JOB_DENIED, project=spec.project, actor=actor, data=data)
-    return over_quota(owner, over)
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """A submit that a quota forbids: nothing of it is kept but the event."""
 
+    project: str
+    owner: Owner
+    over: Over
 
-def over_quota(owner: Owner, over: Over) -> Refused:
-    """What a submit is told that a quota forbids."""
-    table = f"[{'tokens' if owner.token else 'projects'}.{owner.name}.quota]"
-    return Refused(
-        ProblemCode.QUOTA_EXCEEDED,
-        over.said_of(str(owner)),
-        hint=f"wait until some have ended, or have {over.field} raised in {table}",
-        retryable=True,
-    )
+    def say(self, tx: Tx, actor: str) -> None:
+        over = self.over
+        numbers = {"limit": over.limit, "have": round(over.have, 3)} | ({"need": over.need} if over.need else {})
+        data = {"reason": "quota", "quota": str(self.owner), "field": over.field, **numbers}
+        event(tx, EventType.JOB_DENIED, project=self.project, actor=actor, data=data)
+
+    @property
+    def refused(self) -> Refused:
+        """What its submitter is told."""
+        owner = self.owner
+        table = f"[{'tokens' if owner.token else 'projects'}.{owner.name}.quota]"
+        return Refused(
+            ProblemCode.QUOTA_EXCEEDED,
+            self.over.said_of(str(owner)),
+            hint=f"wait until some have ended, or have {self.over.field} raised in {table}",
+            retryable=True,
+        )
 
 
 def _count(tx: Tx, spec: JobSpec, token: str | None, count: int) -> None:

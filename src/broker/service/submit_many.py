@@ -9,10 +9,8 @@ import anyio.to_thread
 
 from broker.core.effective import Effective, effective
 from broker.service.context import Broker, Caller
-from broker.service.submit import Members, accept, admit_environment, members_of
-from broker.service.transition import event
+from broker.service.submit import Denial, Members, accept, admit_environment, members_of
 from broker.store.contract import Tx
-from broker.wire.events import EventType
 from broker.wire.jobs import MAX_COUNT, JobSpec, Submitted, SubmittedMany
 from broker.wire.problems import ProblemCode, Refused
 
@@ -20,9 +18,9 @@ from broker.wire.problems import ProblemCode, Refused
 class _Denied(Exception):
     """A quota forbids one of them: nothing of the others is kept."""
 
-    def __init__(self, place: int, refused: Refused) -> None:
-        super().__init__(refused.detail)
-        self.place, self.refused = place, refused
+    def __init__(self, place: int, denial: Denial) -> None:
+        super().__init__(place)
+        self.place, self.denial = place, denial
 
 
 async def submit_many(broker: Broker, caller: Caller, specs: Sequence[JobSpec]) -> SubmittedMany:
@@ -35,8 +33,8 @@ async def submit_many(broker: Broker, caller: Caller, specs: Sequence[JobSpec]) 
     try:
         answer = await broker.store.run(fn, admits=True)
     except _Denied as denied:
-        await broker.store.run(partial(_say, caller=caller, spec=specs[denied.place], refused=denied.refused))
-        raise _placed(denied.place, denied.refused) from None
+        await broker.store.run(partial(denied.denial.say, actor=caller.actor))  # what was said of it is undone too
+        raise _placed(denied.place, denied.denial.refused) from None
     return answer
 
 
@@ -65,7 +63,7 @@ def _accept(tx: Tx, broker: Broker, caller: Caller, place: int, whole: Effective
         answer = accept(tx, broker, caller, whole, members)
     except Refused as refused:
         raise _placed(place, refused) from None
-    if isinstance(answer, Refused):
+    if isinstance(answer, Denial):
         raise _Denied(place, answer)
     return answer
 
@@ -80,8 +78,3 @@ def _placed(place: int, refused: Refused) -> Refused:
         field=field,
         retryable=refused.retryable,
     )
-
-
-def _say(tx: Tx, *, caller: Caller, spec: JobSpec, refused: Refused) -> None:
-    data = {"reason": "quota", "detail": refused.detail}
-    event(tx, EventType.JOB_DENIED, project=spec.project, actor=caller.actor, data=data)

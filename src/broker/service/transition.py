@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from broker.core import graph
 from broker.core.rows import AssignmentRow, JobRow
-from broker.core.states import TERMINAL, Cause, Facts, Said, Step, ready_until, step
+from broker.core.states import OWNED, TERMINAL, Cause, Facts, Said, Step, ready_until, step
 from broker.service import array_counts, holding
 from broker.service.rows import read_job
 from broker.service.wake import Happened, JobChanged, JobReady, RoomFree
@@ -23,7 +23,6 @@ from broker.wire.states import JobState
 T = TypeVar("T")
 MOST_DECISIONS = 5
 _compact = json.JSONEncoder(separators=(",", ":")).encode
-OWNED = (JobState.ASSIGNED, JobState.RUNNING)
 
 
 class LostSwap(Exception):

@@ -209,7 +209,8 @@ SELECT jobs.id FROM jobs INDEXED BY jobs_preferring
 WHERE prefers IS NOT NULL AND (
   prefers_until <= :listened
   OR NOT EXISTS (
-    SELECT 1 FROM workers WHERE workers.id = jobs.prefers AND online = 1 AND duty = 'serving' AND accepts = 1
+    SELECT 1 FROM workers
+    WHERE workers.id = jobs.prefers AND online = 1 AND duty = 'serving' AND accepts = 1 AND polls = 1
   )
 )
 ORDER BY jobs.id
