@@ -32,25 +32,10 @@ def moved(tx: Tx, array: int, out_of: JobState, into: JobState, by: int = 1) -> 
     return arrays.has_turned(before, after)
 
 
-def may_start(tx: Tx, array: int) -> bool:
-    """Whether one more member may be given to a worker: asked in the transaction that gives it away.
-
-    Whoever runs already is never asked: a process that was taken for lost comes back, whatever runs in its place.
-    """
-    row = _full(tx, array)
-    if row is not None:
-        _hold(tx, row, is_full=True)
-    return row is None
-
-
-def _full(tx: Tx, array: int) -> Row | None:
-    """The array's row, if as many of its members run as may."""
-    row = tx.one("array", array=array)
-    return row if row is not None and arrays.is_full(counts(tx, array), row["max_parallel"]) else None
-
-
 def _hold(tx: Tx, row: Row, *, is_full: bool) -> None:
-    """Dispatch passes the members by, all at once, while as many run as may."""
+    """Dispatch passes the members by, all at once, while as many run as may: it is changed with the counts, and asked with
+    each look for a head. Who runs already is never asked: a process that was taken for lost comes back, whatever runs in
+    its place."""
     if tx.run("hold_shape", shape=row["shape"], held=int(is_full)) and not is_full:
         tx.tell(JobReady(row["shape"]))
 
@@ -68,8 +53,8 @@ def given_up(tx: Tx, array: int) -> str | None:
 
 def throttle(tx: Tx, array: int) -> Reason | None:
     """What keeps one more member from a start."""
-    row = _full(tx, array)
-    if row is None:
+    row = tx.one("array", array=array)
+    if row is None or not arrays.is_full(counts(tx, array), row["max_parallel"]):
         return None
     most = row["max_parallel"]
     said = f"array {array} may run {most} {'member' if most == 1 else 'members'} at once: so many run"

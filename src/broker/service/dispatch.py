@@ -16,7 +16,7 @@ from broker.core.placement import Demand, Held, choose
 from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import Cause, Claimed, Facts
 from broker.failpoint import failpoint
-from broker.service import array_counts, machines, unreadable
+from broker.service import machines, unreadable
 from broker.service.context import Broker
 from broker.service.order import Head, Order
 from broker.service.reservations import Reservations
@@ -354,7 +354,7 @@ def heads_of(tx: Tx, shapes: Ready, worker: str = "", listened: int = 0) -> list
 def _assign(tx: Tx, broker: Broker, worker: Row, head: Head, number: int, room: _Room) -> Delivery | None:
     job = head.job
     row = _readable(tx, job)
-    if row is None or (row.array is not None and not array_counts.may_start(tx, row.array)):
+    if row is None:
         return None
     asked = _asked(tx, job)
     if asked is None:
