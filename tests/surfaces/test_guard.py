@@ -21,7 +21,7 @@ from jobd_mcp import guard
 from jobd_mcp.operations import operations, tools
 from support.tokens import tokens
 
-TOKEN_LIMIT = 1800
+TOKEN_LIMIT = 2200
 
 
 class Said(BaseModel):
