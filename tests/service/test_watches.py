@@ -17,7 +17,7 @@ from broker.wire.watches import KEPT_S, WatchRequest, WatchState
 from broker.wire.workers import Outcome
 
 
-@pytest.mark.guarantee("G52")
+@pytest.mark.guarantee("G42")
 async def test_it_tells_how_a_job_stands_with_its_last_line_and_then_its_end(bench) -> None:
     worker = await bench.registered()
     job = await bench.submit()
@@ -35,7 +35,7 @@ async def test_it_tells_how_a_job_stands_with_its_last_line_and_then_its_end(ben
     assert done.waited == await bench.client.job_wait([job], timeout_s=0)
 
 
-@pytest.mark.guarantee("G52")
+@pytest.mark.guarantee("G42")
 async def test_it_is_there_after_the_broker_has_started_again(short_dir: Path) -> None:
     directory = short_dir / "state"
     url = f"unix://{directory}/broker.sock"

@@ -28,7 +28,7 @@ async def submitted(client, **fields: object) -> int:
     return (await client.call_tool("job_submit", {**JOB, **fields})).structured_content["id"]
 
 
-@pytest.mark.guarantee("G52")
+@pytest.mark.guarantee("G42")
 @pytest.mark.trial("B58")
 async def test_a_wait_is_a_task_at_once_and_its_end_is_fetched(modern) -> None:
     knows = KnowsTasks()
@@ -73,7 +73,7 @@ async def test_several_jobs_and_arrays_are_told_by_their_states(modern) -> None:
     assert (all_of_it.status, all_of_it.status_message) == ("working", f"array {array}: 1 cancelled, 3 queued")
 
 
-@pytest.mark.guarantee("G52")
+@pytest.mark.guarantee("G42")
 async def test_a_task_that_is_cancelled_ends_the_watch_and_never_the_job(modern) -> None:
     knows = KnowsTasks()
     async with modern(knows) as client:
@@ -116,7 +116,7 @@ async def test_who_does_not_know_tasks_gets_the_bounded_wait(connect) -> None:
         assert caught.value.error.code in (-32021, -32601)  # not declared; and there is no such method in the older era
 
 
-@pytest.mark.guarantee("G52")
+@pytest.mark.guarantee("G42")
 async def test_nobody_else_can_ask_for_a_task(holder) -> None:
     knows = KnowsTasks()
     async with (
@@ -155,7 +155,7 @@ async def test_a_header_that_names_another_task_is_refused(broker) -> None:
     assert codes == [-32602, -32020]
 
 
-@pytest.mark.guarantee("G52")
+@pytest.mark.guarantee("G42")
 @pytest.mark.trial("B56")
 async def test_a_task_outlives_the_broker_that_gave_it(state_dir: Path) -> None:
     environ = {"JOBD_STATE_DIR": str(state_dir), "PATH": os.environ["PATH"], "HOME": str(state_dir)}
