@@ -16,11 +16,13 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 from mcp.types import CallToolResult, ToolAnnotations
 
-from jobd_mcp import results, tasks, waiting
+from jobd_mcp import results, waiting
 from jobd_mcp.arguments import BadArguments, understood
 from jobd_mcp.calls import Answer, Caller, Unreachable
+from jobd_mcp.job_waits import JobWaits
 from jobd_mcp.operations import Operation, operations, tools
 from jobd_mcp.schemas import Json, Schema
+from jobd_mcp.tasks import TasksExtension
 
 NAME = "jobd"
 ANSWER_LIMIT_S = 30.0
@@ -49,7 +51,7 @@ def build(
         tools=[desk.tool(operation) for operation in desk.operations.values()],
         cache_hints={"tools/list": CacheHint(ttl_ms=TOOLS_FRESH_MS, scope="public")},
         subscriptions=False,
-        extensions=[tasks.JobTasks(every, caller, identity_of, pace.poll_ms)],
+        extensions=[TasksExtension(JobWaits(every, caller, identity_of, pace.poll_ms))],
         log_level="WARNING",
     )
     # The SDK installs a handler of its own on the root logger; how this program logs is not its business.
