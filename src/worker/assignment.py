@@ -22,6 +22,7 @@ from broker.wire.machines import Gpu
 from broker.wire.states import LimitCode, OnWorkerLost
 from broker.wire.workers import (
     Ack,
+    Adoptee,
     Delivery,
     Final,
     Finish,
@@ -44,6 +45,7 @@ from worker.probe.trees import TreeUse
 from worker.probe.watch import Watch
 from worker.process.clock import boot_s
 from worker.process.failpoint import failpoint
+from worker.process.records import AdopteeRecord
 from worker.shims import LaunchError, Shim, Shims, ShimSpec
 from worker.spool import Output, Spool
 
@@ -300,7 +302,9 @@ class Assignment:
         if self.final is not None:
             return self.final
         try:
-            if self._shim is None:
+            if self._shim is None and self._delivery is not None and self._delivery.adopt is not None:
+                self._shim = await self._adopt(self._delivery, self._delivery.adopt)
+            elif self._shim is None:
                 self._shim = self._launch(await self._admit())
                 failpoint("shim_requested")
                 await self._release(self._shim)
@@ -350,6 +354,31 @@ class Assignment:
             )
         except (LaunchError, OSError) as error:
             raise self._not_prepared(error) from error
+
+    async def _adopt(self, delivery: Delivery, adoptee: Adoptee) -> Shim:
+        """A shim that looks whether it is the process that was named, and sees to it. Raises Refusal."""
+        try:
+            shim = self._desk.shims.begin(
+                ShimSpec(
+                    job=self.job,
+                    attempt=self.attempt,
+                    token=self.token,
+                    argv=[],
+                    env={},
+                    grace_s=delivery.spec.checkpoint_grace_s,
+                    linger_s=self._desk.linger_s,
+                    log_cap=self._desk.log_cap,
+                    limits=limits_of(delivery.spec),
+                    on_worker_lost=self._terms.policy,
+                    adopt=AdopteeRecord(pid=adoptee.pid, starttime=adoptee.start, follow=adoptee.follow),
+                    extra={"lease_s": self._terms.lease_s, "gpus": [*_uuids(delivery)]},
+                )
+            )
+            self._released = True  # there is nothing to wait for: what is to be stopped runs
+            await self._desk.shims.listens(shim)
+        except (LaunchError, OSError) as error:
+            raise self._not_prepared(error) from error
+        return shim
 
     def _not_prepared(self, error: LaunchError | OSError) -> Refusal:
         return Refusal("launcher_failed", f"no process could be prepared on {self._desk.ground.host}: {error}")

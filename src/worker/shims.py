@@ -186,7 +186,7 @@ class Shims:
             os.close(lock)
 
     def _record(self, spec: ShimSpec) -> SpecRecord:
-        cgroup = os.path.join(self._groups.path, spec.name) if self._groups else None
+        cgroup = os.path.join(self._groups.path, spec.name) if self._groups and not spec.adopt else None
         return spec.record(cookie=uuid.uuid4().hex, bell=str(self._bell.path), cgroup=cgroup)
 
     async def _listening(self, shim: Shim) -> None:
