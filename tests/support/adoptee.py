@@ -16,7 +16,7 @@ class Adoptee:
     """One of them. Nothing of it is left after `close`."""
 
     def __init__(self, script: str, directory: Path, *, output: Path | None = None) -> None:
-        with (output.open("ab") if output is not None else contextlib.nullcontext(subprocess.DEVNULL)) as out:
+        with output.open("ab") if output is not None else contextlib.nullcontext(subprocess.DEVNULL) as out:
             self.process = subprocess.Popen(
                 ["bash", "-c", script],
                 cwd=directory,

@@ -14,14 +14,6 @@ from broker.wire.jobs import JobSpec
 from broker.wire.machines import Facts, Given, GpuShare
 from broker.wire.states import OnPreempt, OnWorkerLost
 
-SAID = frozenset(
-    {
-        *("name", "project", "labels", "priority", "cpus", "ram_gb", "vram_gb", "resources", "preemptible"),
-        *("max_wall_s", "idle_timeout_s", "gpu_idle_timeout_s", "checkpoint_grace_s"),
-    }
-)
-"""Fields of a specification that mean something for what runs already."""
-
 
 def completed(said: Mapping[str, Any], pid: int, gpus: int) -> dict[str, Any]:
     """The fields of a whole specification, for `JobSpec` to judge: what was said, and what every adopted job is."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from broker.core.adoption import SAID, completed, devices, given
+from broker.core.adoption import completed, devices, given
 from broker.core.effective import effective
 from broker.core.matching import Shape
 from broker.core.states import Claimed, Facts
@@ -18,7 +18,7 @@ from broker.service.submit import Denial, row_of, shape_id
 from broker.service.transition import adopt as begin
 from broker.service.wake import StopWanted
 from broker.store.contract import Row, Tx
-from broker.wire.adoptions import AdoptRequest
+from broker.wire.adoptions import SAID, AdoptRequest
 from broker.wire.jobs import JobSpec, Submitted
 from broker.wire.misfits import misfit
 from broker.wire.problems import ProblemCode, Refused

@@ -10,6 +10,15 @@ from broker.wire.jobs import Frozen, Name
 from broker.wire.leases import Identity
 
 
+SAID = frozenset(
+    {
+        *("name", "project", "labels", "priority", "cpus", "ram_gb", "vram_gb", "resources", "preemptible"),
+        *("max_wall_s", "idle_timeout_s", "gpu_idle_timeout_s", "checkpoint_grace_s"),
+    }
+)
+"""Fields of a specification that mean something for what runs already."""
+
+
 class AdoptRequest(Frozen):
     """Which process, and how its job is kept from now on."""
 
