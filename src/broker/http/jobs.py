@@ -149,7 +149,7 @@ async def job_cancel(request: CancelRequest, broker: The, who: Who) -> CancelAns
 
 @router.post("/jobs/adopt", openapi_extra=surface.tool(Scope.SUBMIT), response_model_exclude_none=True, status_code=201)
 async def job_adopt(request: AdoptRequest, broker: The, who: Who) -> Submitted:
-    """Make a running process a job; never run again."""
+    """Make a running process a job."""
     return await adopt.adopt(broker, who, request)
 
 

@@ -40,7 +40,7 @@ async def adopt(broker: Broker, caller: Caller, said: AdoptRequest) -> Submitted
 
     def fn(tx: Tx) -> Submitted | Denial:
         worker = _worker(tx, said)
-        start = said.start if said.machine in (None, worker["machine"]) else None
+        start = said.started_on(worker["machine"])
         _not_twice(tx, said.pid, start, worker)
         uuids = devices(said.pid, machines.facts_of(tx, worker["id"]))
         whole = effective(_spec(said, len(uuids)), broker.settings.projects)

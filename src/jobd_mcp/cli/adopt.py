@@ -35,7 +35,7 @@ def adopt_command() -> click.Command:
         said: Schema = {"pid": pid, **({"worker": worker} if isinstance(worker, str) else {})}
         start = _start_of(pid)
         if start is not None:
-            said |= {"start": start, "machine": machine_identity()}
+            said |= {"start": f"{machine_identity()}:{start}"}
             spec = {"name": _name_of(pid), **spec}
         elif worker is None:
             raise Failure(f"there is no process {pid} here", hint="--worker names the one whose machine has it")
@@ -47,7 +47,7 @@ def adopt_command() -> click.Command:
         callback=call,
         params=[
             bare_words(operation, "pid"),
-            *options_of(operation, without=["pid", "spec", "start", "machine"]),
+            *options_of(operation, without=["pid", "spec", "start"]),
             *options_of(submit, without=set(submit.fields) - SAID),
             json_flag(),
         ],
