@@ -49,9 +49,13 @@ class AdoptingShim(Shim):
     def _launch(self) -> None:
         named = self._spec.get("adopt")
         assert named is not None, "this kind is chosen by that"
-        found = adoptee.find(named)
+        before = records.read_start(".")
+        found = adoptee.find({**named, "starttime": before["process"]["starttime"]} if before else named)
         if isinstance(found, adoptee.Refused):
-            self._refuse(found.code, found.text)
+            if before is None:
+                self._refuse(found.code, found.text)
+            else:  # it ended before this shim was there: start.json without a record says that
+                self._end_unexecuted(None)
             return
         self._pid, self._pidfd = named["pid"], found
         self._find_output()
@@ -62,16 +66,16 @@ class AdoptingShim(Shim):
                 return
             limits.pop("idle_timeout", None)
         try:
-            self._begin()
+            self._begin(again=before is not None)
         except OSError as error:
             self._refuse("launcher_failed", f"the worker's disk: {os.strerror(error.errno or 0)}")
             return
         self._limits = Limits(limits, self._released_at)
         self.ring()
 
-    def _begin(self) -> None:
+    def _begin(self, *, again: bool) -> None:
         self._capture = Capture(self._spec.get("log_cap", records.DEFAULT_LOG_CAP))
-        self._tell_of_output(self._capture)
+        self._tell_of_output(self._capture, again=again)
         start = records.StartRecord(
             proto=records.PROTO, process=identify(self._pid), shim=self._self, started_at=time.time()
         )
@@ -102,8 +106,9 @@ class AdoptingShim(Shim):
             os.lseek(fd, 0, os.SEEK_END)
             self._pipes[fd] = stream
 
-    def _tell_of_output(self, capture: Capture) -> None:
-        capture.say(STDOUT, f"adopted process {self._pid}: {_command_of(self._pid)}")
+    def _tell_of_output(self, capture: Capture, *, again: bool) -> None:
+        what = "what looked after it was killed; this is again" if again else "adopted"
+        capture.say(STDOUT, f"{what} process {self._pid}: {_command_of(self._pid)}")
         for fd, stream in self._pipes.items():
             name = os.readlink(f"/proc/self/fd/{fd}")
             capture.say(stream, f"its output is followed from byte {os.lseek(fd, 0, os.SEEK_CUR)} of {name}")

@@ -476,6 +476,7 @@ class Assignment:
                 failpoint("start_seen")
                 start = Start(kind="start", job=self.job, attempt=self.attempt, token=self.token, pid=started.pid)
                 self._desk.exchange.post(start, self.heard, within_s=START_TOLD_S)
+            await self._look_for_shim(shim)
             self._look_for_survivors(shim)
             self._look_for_checkpoints(shim)
             await self._pause()
@@ -484,6 +485,17 @@ class Assignment:
     async def _final(self, shim: Shim) -> Final | None:
         """Of a shim that was killed what is left is looked for first, among all processes of the machine."""
         return shim.final() if shim.alive() else await asyncio.to_thread(shim.final)
+
+    async def _look_for_shim(self, shim: Shim) -> None:
+        """An adopted process does not end with its shim, so it is given another one."""
+        if not shim.unattended():
+            return
+        self._log.warning("its shim was killed, and the adopted process lives: another one looks after it")
+        try:
+            await self._desk.shims.look_after_again(shim)
+        except (LaunchError, OSError) as error:
+            self._log.warning("not looked after; trying again", why=str(error))
+        self._pass_on_stops(shim)
 
     def _look_for_survivors(self, shim: Shim) -> None:
         """Processes that KILL does not end are told; they are listed, and keep their room, until they are gone."""

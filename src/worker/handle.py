@@ -23,6 +23,7 @@ from worker.probe.trees import TreeUse, look_at_tree
 from worker.process import records
 from worker.process.clock import boot_s
 from worker.process.failpoint import failpoint
+from worker.process.identity import is_alive
 from worker.process.leftovers import kill_leftovers, leave_group, survivors
 from worker.process.records import AdopteeRecord, ExitRecord, Identity, Json, SpecRecord
 
@@ -312,9 +313,11 @@ class Shim:
             crash = self._crash_line()
             code = "closed" if crash is None else "shim_failed"
             return Final(outcome=Outcome.NEVER_EXECUTED, reason_code=code, reason=crash)
+        if self.spec.adopt is not None and self._adopted_lives():
+            return None  # it is none of what a shim takes with it: another one is to look after it
         if not self._leftovers_gone():
             return None
-        _complete_index(self.out, self.idx)
+        self.complete_index()
         return Final(
             outcome=Outcome.LOST,
             reason_code="shim_died",
@@ -324,9 +327,21 @@ class Shim:
             dropped=_size(self.directory / records.TAIL),  # at least: what came before it was lost already
         )
 
+    def _adopted_lives(self) -> bool:
+        record = records.read_start(str(self.directory))
+        return record is not None and is_alive(record["process"])
+
+    def unattended(self) -> bool:
+        """An adopted process that lives, and whose shim does not."""
+        return self.spec.adopt is not None and not self.ended() and not self.alive() and self._adopted_lives()
+
+    def complete_index(self) -> None:
+        """A killed shim may not have told of its last bytes."""
+        _complete_index(self.out, self.idx)
+
     def _why_lost(self) -> str:
         if self.spec.adopt is not None:
-            return "the process that looked after it was killed; it may go on, and nobody sees to it"
+            return "it ended while nobody looked after it: the process that did was killed"
         return "the process that looked after it was killed; how it ended is not known"
 
     def _leftovers_gone(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +17,9 @@ from broker.wire.adoptions import AdoptRequest
 from broker.wire.jobs import CancelRequest
 from support.adoptee import Adoptee, close
 from support.fleet import Fleet, ended, output_of, submit
+from support.installation import Installation
 from support.processes import processes_of
-from support.waiting import eventually
+from support.waiting import eventually, eventually_sync
 
 UNTIL_GO = "until test -e go; do sleep 0.05; done"
 Hand = Callable[..., Adoptee]
@@ -234,3 +237,63 @@ async def test_a_process_of_another_user_is_not_adopted(fleet_with_worker: Fleet
     finally:
         process.kill()
         process.wait()
+
+
+async def the_shim_of(fleet: Fleet, job: int) -> int:
+    record = fleet.directory / "w1" / "workers" / "w1" / "assignments" / f"{job}.1" / "start.json"
+    return int(json.loads(record.read_text())["shim"]["pid"])
+
+
+@pytest.mark.trial("B98")
+@pytest.mark.guarantee("G50")
+async def test_it_outlives_what_looks_after_it_and_is_looked_after_again(
+    fleet_with_worker: Fleet, by_hand: Hand
+) -> None:
+    path = fleet_with_worker.directory / "train.log"
+    process = by_hand(f"{UNTIL_GO}; echo late; exit 7", output=path)
+    async with fleet_with_worker.client() as client:
+        job = await adopted(client, process)
+        first = await the_shim_of(fleet_with_worker, job)
+        os.kill(first, signal.SIGKILL)
+
+        async def another_one() -> bool:
+            return await the_shim_of(fleet_with_worker, job) != first
+
+        await eventually(another_one)
+        (fleet_with_worker.directory / "go").touch()
+        got = await ended(client, job)
+        lines = (await output_of(client, job)).decode().splitlines()
+
+    assert (got.state.value, got.exit_code, got.attempt) == ("failed", 7, 1)
+    assert lines[-1] == "late"
+    assert [line for line in lines if "looked after it was killed" in line]
+
+
+async def test_a_limit_on_its_silence_goes_by_the_file_that_it_writes(fleet_with_worker: Fleet, by_hand: Hand) -> None:
+    process = by_hand("while :; do sleep 0.1; done", output=fleet_with_worker.directory / "train.log")
+    mute = by_hand(UNTIL_GO)
+    async with fleet_with_worker.client() as client:
+        got = await ended(client, await adopted(client, process, idle_timeout_s=0.5))
+        assert got.reason is not None
+        assert (got.state.value, got.reason.code) == ("failed", "idle_timeout")
+        unseen = AdoptRequest(pid=mute.pid, spec={"idle_timeout_s": 0.5})
+        assert await _refused(client, unseen) == ("failed", "adopt_output_elsewhere")
+        assert mute.alive
+
+
+def test_the_command_knows_which_process_is_meant_and_names_it(installation: Installation) -> None:
+    installation.good("up")
+    process = Adoptee(f"cd {installation.directory}; {UNTIL_GO}; exit 5", installation.directory)
+    try:
+        eventually_sync(lambda: b"online" in installation.good("workers").out)
+        told = installation.good("adopt", str(process.pid), "--max-wall-s", "60").text
+        job = told.split()[1]
+        assert told == f"job {job} running\n"
+        shown = installation.ask(f"/v1/jobs/{job}").json()
+        assert (shown["kind"], shown["name"].startswith("bash -c")) == ("adopted", True)
+        assert "is job" in installation.job("adopt", str(process.pid)).err
+        (installation.directory / "go").touch()
+        assert installation.job("wait", job).code == 5
+        assert "there is no process 4194305 here" in installation.job("adopt", "4194305").err
+    finally:
+        process.close()

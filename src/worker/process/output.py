@@ -50,8 +50,8 @@ class Capture:
         self._idx = os.open(IDX, flags, 0o600)
         self._large: set[int] = set()
         self._rows: list[tuple[int, int, int, float]] = []
-        self.size = 0
-        self.index_size = 0
+        self.size = os.fstat(self._out).st_size  # more than nothing where another shim began it
+        self.index_size = os.fstat(self._idx).st_size
         self.dropped = 0
         self._last = _NEWLINE
         self.sentinel = Sentinel()
