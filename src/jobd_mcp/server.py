@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from importlib.resources import files
 from typing import Any
@@ -16,10 +16,10 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 from mcp.types import CallToolResult, ToolAnnotations
 
-from jobd_mcp import results, waiting
+from jobd_mcp import results, tasks, waiting
 from jobd_mcp.arguments import BadArguments, understood
 from jobd_mcp.calls import Answer, Caller, Unreachable
-from jobd_mcp.operations import Operation, tools
+from jobd_mcp.operations import Operation, operations, tools
 from jobd_mcp.schemas import Json, Schema
 
 NAME = "jobd"
@@ -27,20 +27,18 @@ ANSWER_LIMIT_S = 30.0
 """How long the broker may take beyond a wait that was asked for."""
 TOOLS_FRESH_MS = 300_000
 
-IdentityOf = Callable[[object | None], object | None]
-"""HTTP request that a call came by (None: a local pipe) → who stands behind it."""
-
 
 def build(
     document: Schema,
     caller: Caller,
     *,
     version: str,
-    identity_of: IdentityOf = lambda _request: None,
+    identity_of: waiting.IdentityOf = lambda _request: None,
     pace: waiting.Pace = waiting.USUAL,
 ) -> MCPServer[dict[str, Any]]:
     """A server with one tool for each operation of the document that is one. It speaks both protocol eras."""
     desk = _Desk(tools(document), caller, identity_of, pace)
+    every = {operation.name: operation for operation in operations(document)}
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     server: MCPServer[dict[str, Any]] = MCPServer(
@@ -51,6 +49,7 @@ def build(
         tools=[desk.tool(operation) for operation in desk.operations.values()],
         cache_hints={"tools/list": CacheHint(ttl_ms=TOOLS_FRESH_MS, scope="public")},
         subscriptions=False,
+        extensions=[tasks.JobTasks(every, caller, identity_of, pace.poll_ms)],
         log_level="WARNING",
     )
     # The SDK installs a handler of its own on the root logger; how this program logs is not its business.
@@ -80,7 +79,7 @@ class _Desk:
     """Takes tool calls, passes them to the broker and words the answers."""
 
     def __init__(
-        self, operations: list[Operation], caller: Caller, identity_of: IdentityOf, pace: waiting.Pace
+        self, operations: list[Operation], caller: Caller, identity_of: waiting.IdentityOf, pace: waiting.Pace
     ) -> None:
         self.operations = {operation.name: operation for operation in operations}
         self._caller = caller
