@@ -101,7 +101,7 @@ STUBBORN = "trap '' TERM; (trap '' TERM; setsid bash -c \"trap '' TERM; touch up
 
 @pytest.mark.parametrize("way", ["cancel", "preempt", "max_wall"])
 @pytest.mark.trial("B98")
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 async def test_a_stop_ends_the_process_and_all_below_it_and_it_is_never_run_again(
     fleet_with_worker: Fleet, by_hand: Hand, way: str
 ) -> None:
@@ -122,7 +122,7 @@ async def test_a_stop_ends_the_process_and_all_below_it_and_it_is_never_run_agai
 
 
 @pytest.mark.trial("B98")
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 async def test_a_worker_that_starts_again_goes_on_looking_after_it(fleet_with_worker: Fleet, by_hand: Hand) -> None:
     process = by_hand(f"{UNTIL_GO}; exit 7")
     async with fleet_with_worker.client() as client:
@@ -137,7 +137,7 @@ async def test_a_worker_that_starts_again_goes_on_looking_after_it(fleet_with_wo
 
 
 @pytest.mark.trial("B98")
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 async def test_one_whose_worker_is_lost_is_orphaned_and_comes_back_with_it(fleet: Fleet, by_hand: Hand) -> None:
     fleet.settings |= {"lease_s": "2", "sweep_s": "0.2", "heartbeat_s": "0.3", "poll_s": "3"}
     await fleet.start_broker()
@@ -163,7 +163,7 @@ async def _runs(client: BrokerClient, job: int) -> bool:
 
 
 @pytest.mark.trial("B98")
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 async def test_an_end_that_nobody_asked_about_is_unknown_and_no_exit_code_is_made_up(
     fleet_with_worker: Fleet, by_hand: Hand
 ) -> None:
@@ -191,7 +191,7 @@ async def _refused(client: BrokerClient, request: AdoptRequest) -> tuple[str, st
 
 
 @pytest.mark.trial("B98")
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 async def test_another_process_than_the_one_named_is_not_touched(fleet_with_worker: Fleet, by_hand: Hand) -> None:
     process = by_hand(UNTIL_GO)
     ended_one = by_hand("true")
@@ -204,7 +204,7 @@ async def test_another_process_than_the_one_named_is_not_touched(fleet_with_work
 
 
 @pytest.mark.trial("B98")
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 async def test_processes_of_jobd_itself_and_of_its_jobs_are_left_as_they_are(
     fleet_with_worker: Fleet, by_hand: Hand
 ) -> None:
@@ -227,7 +227,7 @@ async def test_processes_of_jobd_itself_and_of_its_jobs_are_left_as_they_are(
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may be another user")
 @pytest.mark.trial("B98")
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 async def test_a_process_of_another_user_is_not_adopted(fleet_with_worker: Fleet) -> None:
     process = subprocess.Popen(["sleep", "600"], user=65534)
     try:
@@ -245,7 +245,7 @@ async def the_shim_of(fleet: Fleet, job: int) -> int:
 
 
 @pytest.mark.trial("B98")
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 async def test_it_outlives_what_looks_after_it_and_is_looked_after_again(
     fleet_with_worker: Fleet, by_hand: Hand
 ) -> None:

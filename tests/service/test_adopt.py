@@ -75,7 +75,7 @@ async def test_the_parked_poll_comes_back_for_it_and_an_answer_that_was_lost_is_
 
 
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.NEVER_EXECUTED])
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 @pytest.mark.trial("B98")
 async def test_one_that_its_worker_does_not_take_has_failed_with_the_reason(bench, outcome: Outcome) -> None:
     worker = await bench.registered()
@@ -88,7 +88,7 @@ async def test_one_that_its_worker_does_not_take_has_failed_with_the_reason(benc
     assert await bench.assignments(job) == ["refused"]
 
 
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 @pytest.mark.trial("B98")
 async def test_an_end_that_can_not_be_known_is_orphaned_and_has_no_exit_code(bench) -> None:
     worker = await bench.registered()
@@ -123,7 +123,7 @@ async def lost_shim(bench, worker: ScriptedWorker, delivery: Delivery) -> None:
 
 @pytest.mark.parametrize("lose", [silent, without_it, another_start, lost_shim])
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 @pytest.mark.trial("B98")
 async def test_however_it_is_lost_it_is_orphaned_and_never_queued(bench, lose, known: bool) -> None:
     worker = await bench.registered()
@@ -137,7 +137,7 @@ async def test_however_it_is_lost_it_is_orphaned_and_never_queued(bench, lose, k
     assert (await other.poll()).deliveries == []
 
 
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 @pytest.mark.trial("B98")
 async def test_one_that_was_lost_comes_back_with_its_worker(bench) -> None:
     worker = await bench.registered()
@@ -152,7 +152,7 @@ async def test_one_that_was_lost_comes_back_with_its_worker(bench) -> None:
     assert await bench.state(job) == "completed"
 
 
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 async def test_a_late_word_that_nothing_was_taken_queues_nothing(bench) -> None:
     worker = await bench.registered()
     job = await adopt(bench)
@@ -177,7 +177,7 @@ async def test_one_that_its_worker_looks_at_slowly_is_not_stopped_for_that(bench
     assert await worker.start(delivery) is VerdictWord.ACCEPTED
 
 
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 @pytest.mark.trial("B98")
 async def test_a_cancel_is_confirmed_when_the_worker_says_that_all_is_gone(bench) -> None:
     worker = await bench.registered()
@@ -191,7 +191,7 @@ async def test_a_cancel_is_confirmed_when_the_worker_says_that_all_is_gone(bench
     assert (stop.grace_s, before, await bench.state(job)) == (3, "running", "cancelled")
 
 
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 @pytest.mark.trial("B98")
 async def test_a_project_that_wants_its_jobs_to_run_again_does_not_mean_these(make_bench) -> None:
     project = Project.model_validate({"on_worker_lost": "requeue_exclusive", "on_preempt": "requeue"})
@@ -205,7 +205,7 @@ async def test_a_project_that_wants_its_jobs_to_run_again_does_not_mean_these(ma
     assert await bench.state(job) == "preempted"
 
 
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 async def test_what_it_takes_counts_and_it_is_there_also_if_there_was_no_room(bench) -> None:
     worker = await bench.registered(slots=2)
     await bench.submit(cpus=2)
@@ -221,7 +221,7 @@ async def test_what_it_takes_counts_and_it_is_there_also_if_there_was_no_room(be
 
 
 @pytest.mark.parametrize(("spec", "exclusive", "fits"), [({}, True, False), ({"vram_gb": 4}, None, True)])
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 async def test_the_devices_on_which_it_was_seen_are_reserved_for_it(bench, spec, exclusive, fits) -> None:
     worker = await with_gpus(bench, gpu(A, (None, 4)))  # its process has pid 100
     job = await adopt(bench, pid=100, spec=spec)
@@ -242,7 +242,7 @@ async def test_device_memory_can_not_be_given_to_one_that_has_none(bench) -> Non
 
 
 @pytest.mark.parametrize("when_over", ["deny", "hold"])
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 async def test_one_that_is_over_a_quota_is_denied_and_no_job(make_bench, when_over: str) -> None:
     quota = Quota.model_validate({"running": 1, "when_over": when_over})
     bench = await make_bench(projects={"p": Project(quota=quota)})
@@ -325,7 +325,7 @@ async def test_the_worker_hears_whether_its_silence_was_limited_by_who_named_it(
     assert (delivery.adopt.follow, delivery.spec.idle_timeout_s) == (True, 5)
 
 
-@pytest.mark.guarantee("G50")
+@pytest.mark.guarantee("G43")
 async def test_the_database_itself_lets_none_of_them_wait(bench) -> None:
     await bench.registered()
     job = await adopt(bench)
