@@ -184,7 +184,7 @@ async def test_an_end_that_nobody_asked_about_is_unknown_and_no_exit_code_is_mad
 
 async def _refused(client: BrokerClient, request: AdoptRequest) -> tuple[str, str]:
     job = (await client.job_adopt(request)).id or 0
-    got = await ended(client, job)
+    got = await ended(client, job, within_s=15)
     assert got.reason is not None
     assert [one.state.value for one in got.assignments or []] == ["refused"]
     return got.state.value, got.reason.code
