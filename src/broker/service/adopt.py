@@ -3,6 +3,7 @@ then on."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -51,17 +52,7 @@ async def adopt(broker: Broker, caller: Caller, said: AdoptRequest) -> Submitted
             return denied
         row = row_of(tx, whole, spec, shape_id(tx, Shape.of(spec, token)), "", caller.actor)
         row |= {"quota_token": token, "pid": said.pid, "start": start}
-        lease_until = broker.listening.now_ms() + broker.lease_ms
-        claimed = Claimed(
-            worker=worker["id"],
-            worker_name=worker["name"],
-            epoch=worker["epoch"],
-            token=broker.make_secret(),
-            lease_until=lease_until,
-            answer=IN_NO_ANSWER,
-            cpus=spec.cpus,
-            given=given(spec, uuids),
-        )
+        claimed = _claimed(broker, worker, spec, uuids)
         facts = Facts(now=tx.now_ms, listened=broker.listening.now_ms(), claimed=claimed)
         job = begin(tx, row, facts, caller.actor)
         tx.tell(StopWanted(worker["id"]))  # its parked poll comes back, and asks again
@@ -71,6 +62,20 @@ async def adopt(broker: Broker, caller: Caller, said: AdoptRequest) -> Submitted
     if isinstance(answer, Denial):
         raise answer.refused
     return answer
+
+
+def _claimed(broker: Broker, worker: Row, spec: JobSpec, uuids: Sequence[str]) -> Claimed:
+    """What the worker has from now on. Its lease runs: there is no ack that could begin it."""
+    return Claimed(
+        worker=worker["id"],
+        worker_name=worker["name"],
+        epoch=worker["epoch"],
+        token=broker.make_secret(),
+        lease_until=broker.listening.now_ms() + broker.lease_ms,
+        answer=IN_NO_ANSWER,
+        cpus=spec.cpus,
+        given=given(spec, uuids),
+    )
 
 
 def _only_what_counts(said: dict[str, Any]) -> None:
@@ -115,13 +120,12 @@ def _worker(tx: Tx, said: AdoptRequest) -> Row:
             )
     else:
         rows = tx.all("workers_to_adopt", machine=said.machine)
-    where = "on this machine" if said.machine is not None else "known"
     if len(rows) != 1:
+        where = "on the machine where its start was read" if said.machine is not None else "there"
+        many = f"{len(rows)} workers are {where}, and any of them could have process {said.pid}"
         raise Refused(
             ProblemCode.UNKNOWN_WORKER,
-            f"{len(rows) or 'no'} workers are {where}: which one has process {said.pid}?"
-            if rows
-            else f"no worker is {where} that could adopt process {said.pid}",
+            many if rows else f"no worker is {where}, so none could adopt process {said.pid}",
             field="worker",
             hint="name one with worker; worker_list shows those that are there",
         )
