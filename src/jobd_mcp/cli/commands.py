@@ -25,6 +25,7 @@ WRITTEN = {
     "run": "jobs:run_command",
     "preview": "jobs:preview_command",
     "wait": "jobs:wait_command",
+    "adopt": "adopt:adopt_command",
     "lease": "lease:lease_command",
     "logs": "logs:logs_command",
     "events": "events:events_command",
@@ -52,6 +53,7 @@ ORDER = (
     "preview",
     "cancel",
     "preempt",
+    "adopt",
     "lease",
     "top",
     "workers",
@@ -60,6 +62,7 @@ ORDER = (
 )
 _EXPLICIT = {shape.operation for shape in SHAPES.values()} | {
     "job_submit",
+    "job_adopt",
     "job_preview",
     "job_wait",
     "job_logs",
