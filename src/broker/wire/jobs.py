@@ -201,6 +201,24 @@ class Peak(Frozen):
     )
 
 
+LONGEST_MESSAGE = 200
+
+
+class Progress(Frozen):
+    """How far a job is, in its own words."""
+
+    fraction: float = Field(ge=0, le=1)
+    message: Annotated[str, StringConstraints(max_length=LONGEST_MESSAGE)] | None = None
+
+
+class Artifact(Frozen):
+    """A file that a delivery left behind."""
+
+    name: str
+    size: int
+    sha256: str
+
+
 class Assignment(Frozen):
     """One delivery of a job to one worker."""
 
@@ -224,6 +242,11 @@ class Assignment(Frozen):
     dropped_bytes: int | None = Field(
         default=None, description="Output that was not kept: log cap, full disk, power cut."
     )
+    progress: Progress | None = None
+    result: Any = None
+    result_cut: str | None = None
+    artifacts: list[Artifact] | None = Field(default=None, description="Files that are here, the first 100.")
+    artifacts_expected: int | None = Field(default=None, description="Files that its worker has announced.")
 
 
 class Eta(Frozen):
@@ -262,6 +285,10 @@ class Job(Frozen):
     ended_at: datetime | None = None
     duration_s: float | None = None
     eta: Eta | None = None
+    progress: Progress | None = None
+    result: Any = None
+    result_cut: str | None = Field(default=None, description="The beginning of a long one; detail=full has it whole.")
+    artifacts: str | None = Field(default=None, description="How many files are here, as 2 of 3 while more come.")
     log_bytes: int | None = None
     logs_pruned: bool | None = Field(default=None, description="Its output was removed, so long after its end.")
     warnings: list[str] | None = None
@@ -390,6 +417,8 @@ class Ended(Frozen):
     exit_code: int | None = None
     reason: Reason | None = None
     duration_s: float | None = None
+    result: Any = None
+    result_cut: str | None = None
     log_tail: str | None = None
 
 
