@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobd_mcp.cli import cells
+from jobd_mcp.cli.rendering import bar
 from jobd_mcp.cli.top_feed import Snapshot
-from jobd_mcp.cli.top_frame import Now, Size, as_text, bar, frame
+from jobd_mcp.cli.top_frame import Now, Size, as_text, frame
 
 AT = "2026-01-02T03:04:05+00:00"
 NOW = Now(100.0, datetime(2026, 1, 2, 3, 5, 0, tzinfo=UTC))

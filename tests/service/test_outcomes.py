@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
-import pytest
-
-from broker.wire.jobs import Artifact, Progress
-from broker.wire.outcomes import Left
-from broker.wire.problems import ProblemCode, Refused
 from broker.wire.workers import VerdictWord
 
 W = VerdictWord
