@@ -514,6 +514,7 @@ class Assignment:
     async def _report(self, final: Final) -> None:
         """Say how it ended until the broker has taken it, and the output to its last byte."""
         failpoint("end_read")
+        await self._desk.exchange.introduced()
         left = await self._collected()
         final = self._with_left(self._with_usage(final), left)
         sender = Sender(self.job, self.attempt, self.token)
