@@ -60,6 +60,7 @@ class ScriptedBroker:
     after_append: Callable[[int, StreamName, int], None] = no_fault
     durable_lag: int = 0
     append_s: float = 0.0
+    register_s: float = 0.0
 
     reports: list[Report] = field(default_factory=list)
     polls: list[Poll] = field(default_factory=list)
@@ -98,6 +99,7 @@ class ScriptedBroker:
     # The protocol.
 
     async def register(self, worker_id: str, registration: Registration) -> Registered:
+        await asyncio.sleep(self.register_s)
         self.registrations.append(registration)
         return self.registered
 

@@ -540,6 +540,28 @@ async def test_what_it_leaves_arrives_and_its_end_does_not_wait_for_files(bench:
     await eventually(lambda: not list((bench.state / "worker" / "outbox").iterdir()))
 
 
+async def test_what_ended_while_no_worker_was_there_is_looked_at_once_the_broker_says_that_it_keeps_it(
+    bench: Bench,
+) -> None:
+    bench.broker.registered = KEEPS
+    await bench.start()
+    await bench.submit(
+        "echo up; until [ -e $JOBD_JOB_DIR/gate ]; do sleep 0.02; done; echo hi > $JOBD_ARTIFACTS_DIR/f; echo 7 > $JOBD_RESULT_FILE"
+    )
+    gate = bench.state / "worker" / "scratch" / "1.1" / "gate"
+    await eventually(lambda: bytes(bench.broker.kept[1, "log"]) == b"up\n")
+    await bench.die()
+    gate.write_text("go\n")
+    assert bench.broker.final(1) is None
+    bench.broker.register_s = 0.5
+    await bench.start()
+    final = await bench.ended()
+    assert final.left is not None
+    assert final.left.artifacts == 1
+    await bench.cleared()
+    assert (bytes(bench.broker.artifacts[1, "f"]), bench.broker.results) == (b"hi\n", {1: b"7"})
+
+
 async def test_a_result_that_can_not_be_taken_now_follows_its_end(bench: Bench) -> None:
     bench.broker.registered = KEEPS
 
