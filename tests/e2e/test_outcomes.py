@@ -12,6 +12,7 @@ from broker.client import BrokerClient
 from broker.wire.jobs import JobSpec
 from support.fleet import Fleet
 from support.installation import Installation
+from support.terminal import InTerminal
 from support.waiting import eventually, eventually_sync
 
 QUICK = {"lease_s": "30", "sweep_s": "0.3", "heartbeat_s": "0.3", "poll_s": "2"}
@@ -64,6 +65,23 @@ def test_what_is_no_result_is_a_warning_on_a_job_that_completed(up: Installation
     assert len(known["warnings"]) == 2
     assert "not valid JSON" in known["warnings"][0]
     assert known["warnings"][1] == "artifact passwd is not kept: a link"
+
+
+def test_the_list_the_status_and_a_wait_show_a_bar(installation: Installation) -> None:
+    installation.settings["JOBD_HEARTBEAT_S"] = "0.2"
+    installation.good("up")
+    gate = installation.directory / "gate"
+    steps = f"echo 0.29 'epoch 3' >> $JOBD_PROGRESS_FILE; until [ -e {gate} ]; do sleep 0.05; done"
+    job = str(installation.submit(steps))
+    waiting = InTerminal([installation.program, "wait", job], installation.environ, installation.directory, 120)
+    try:
+        waiting.until(lambda screen: "29 % epoch 3" in screen.text)
+        for words in (("list",), ("status", job), ("top", "--once")):
+            assert "29 % epoch 3" in installation.good(*words).text, words
+    finally:
+        gate.touch()
+        assert waiting.ended() == 0
+        waiting.close()
 
 
 async def test_progress_is_seen_while_the_job_runs_and_makes_no_events(fleet: Fleet, tmp_path: Path) -> None:
