@@ -63,7 +63,7 @@ def progress_of(line: str) -> Progress | None:
 def clean(text: str, most: int) -> str:
     """On one line, without what could move a cursor, turn the direction of writing, or not be sent."""
     shown = "".join(character if character.isprintable() else " " for character in text)
-    return " ".join(shown.split())[:most]
+    return " ".join(shown.split())[:most].strip()
 
 
 def artifact_name(value: str) -> str:

@@ -14,10 +14,6 @@ INSERT INTO results (job, attempt, json) VALUES (:job, :attempt, :json) ON CONFL
 -- What came out of a delivery.
 SELECT json FROM results WHERE job = :job AND attempt = :attempt;
 
--- name: results
--- What came out of all deliveries of a job.
-SELECT attempt, json FROM results WHERE job = :job;
-
 -- name: artifact
 -- One file that a delivery left, whole or not.
 SELECT id, size, sha256, kept FROM artifacts WHERE job = :job AND attempt = :attempt AND name = :name;
