@@ -21,7 +21,7 @@ from fastapi import Depends, FastAPI
 
 from broker import places
 from broker.failpoint import failpoint
-from broker.http import auth, fleet, jobs, leases, problems, streams, system
+from broker.http import auth, fleet, jobs, leases, problems, streams, system, watches
 from broker.logs.files import ArtifactFiles, LogFiles
 from broker.service import dispatch, sweeps
 from broker.service.clock import Clock, Jumps, Listening, SystemClock
@@ -139,7 +139,15 @@ def create_app(broker: Broker | None) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.broker = broker
-    for router in (fleet.asked_most, jobs.router, leases.router, streams.router, fleet.router, system.router):
+    for router in (
+        fleet.asked_most,
+        jobs.router,
+        leases.router,
+        watches.router,
+        streams.router,
+        fleet.router,
+        system.router,
+    ):
         app.include_router(router)
     problems.install(app)
     return app

@@ -38,6 +38,7 @@ from broker.wire.outcomes import ArtifactList, ArtifactSize, ResultKept
 from broker.wire.problems import Problem, Refused
 from broker.wire.states import JobState, Scope
 from broker.wire.system import TokenList, TokenMade, TokenRequest, Whoami
+from broker.wire.watches import Watch, WatchRequest
 from broker.wire.workers import (
     LogSize,
     Poll,
@@ -235,6 +236,17 @@ class BrokerClient:
 
     async def lease_release(self, job: int, *, force: bool = False) -> Lease:
         return await self._call(Lease, "DELETE", f"/v1/leases/{job}", query={"force": force})
+
+    # ---- waits that are kept
+
+    async def watch_create(self, request: WatchRequest) -> Watch:
+        return await self._call(Watch, "POST", "/v1/watches", body=request)
+
+    async def watch_get(self, watch: str) -> Watch:
+        return await self._call(Watch, "GET", f"/v1/watches/{quote(watch, safe='')}")
+
+    async def watch_cancel(self, watch: str) -> Watch:
+        return await self._call(Watch, "POST", f"/v1/watches/{quote(watch, safe='')}/cancel")
 
     # ---- the broker itself
 

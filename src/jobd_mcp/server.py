@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from importlib.resources import files
 from typing import Any
@@ -14,21 +14,20 @@ from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult, InputRequiredResult, ToolAnnotations
 
-from jobd_mcp import results, waiting
+from jobd_mcp import confirming, results, waiting
 from jobd_mcp.arguments import BadArguments, understood
 from jobd_mcp.calls import Answer, Caller, Unreachable
-from jobd_mcp.operations import Operation, tools
+from jobd_mcp.job_waits import JobWaits
+from jobd_mcp.operations import Operation, operations, tools
 from jobd_mcp.schemas import Json, Schema
+from jobd_mcp.tasks import TasksExtension
 
 NAME = "jobd"
 ANSWER_LIMIT_S = 30.0
 """How long the broker may take beyond a wait that was asked for."""
 TOOLS_FRESH_MS = 300_000
-
-IdentityOf = Callable[[object | None], object | None]
-"""HTTP request that a call came by (None: a local pipe) → who stands behind it."""
 
 
 def build(
@@ -36,11 +35,12 @@ def build(
     caller: Caller,
     *,
     version: str,
-    identity_of: IdentityOf = lambda _request: None,
+    identity_of: waiting.IdentityOf = lambda _request: None,
     pace: waiting.Pace = waiting.USUAL,
 ) -> MCPServer[dict[str, Any]]:
     """A server with one tool for each operation of the document that is one. It speaks both protocol eras."""
     desk = _Desk(tools(document), caller, identity_of, pace)
+    every = {operation.name: operation for operation in operations(document)}
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     server: MCPServer[dict[str, Any]] = MCPServer(
@@ -51,6 +51,7 @@ def build(
         tools=[desk.tool(operation) for operation in desk.operations.values()],
         cache_hints={"tools/list": CacheHint(ttl_ms=TOOLS_FRESH_MS, scope="public")},
         subscriptions=False,
+        extensions=[TasksExtension(JobWaits(every, caller, identity_of, pace.poll_ms))],
         log_level="WARNING",
     )
     # The SDK installs a handler of its own on the root logger; how this program logs is not its business.
@@ -80,7 +81,7 @@ class _Desk:
     """Takes tool calls, passes them to the broker and words the answers."""
 
     def __init__(
-        self, operations: list[Operation], caller: Caller, identity_of: IdentityOf, pace: waiting.Pace
+        self, operations: list[Operation], caller: Caller, identity_of: waiting.IdentityOf, pace: waiting.Pace
     ) -> None:
         self.operations = {operation.name: operation for operation in operations}
         self._caller = caller
@@ -88,7 +89,9 @@ class _Desk:
         self._pace = pace
 
     def tool(self, operation: Operation) -> Tool:
-        async def call(arguments: Mapping[str, Json], context: Context[dict[str, Any], Any]) -> CallToolResult:
+        async def call(
+            arguments: Mapping[str, Json], context: Context[dict[str, Any], Any]
+        ) -> CallToolResult | InputRequiredResult:
             return await self._call(operation, arguments, context)
 
         return Tool(
@@ -111,11 +114,29 @@ class _Desk:
 
     async def _call(
         self, operation: Operation, arguments: Mapping[str, Json], context: Context[dict[str, Any], Any]
-    ) -> CallToolResult:
+    ) -> CallToolResult | InputRequiredResult:
         try:
             meant = understood(operation, arguments)
         except BadArguments as error:
             return results.bad_arguments(operation, error).result()
+        answer = await self._answered(operation, meant, context)
+        if isinstance(answer, results.Refusal):
+            return answer.result()
+        what = confirming.wanted(operation, answer)
+        if what is not None:
+            word = await confirming.asked(context, what)
+            if isinstance(word, InputRequiredResult):
+                return word
+            if word == "no":
+                return results.declined(operation, what).result()
+            if word == "yes":
+                return await self._call(operation, {**meant, confirming.FORCE: True}, context)
+        return results.result(operation, answer)
+
+    async def _answered(
+        self, operation: Operation, meant: Mapping[str, Json], context: Context[dict[str, Any], Any]
+    ) -> Answer | results.Refusal:
+        """The broker's answer, with progress while it waits on purpose; or why there is none."""
         identity = self._identity_of(context.request_context.request)
 
         async def ask(name: str, given: Mapping[str, Json]) -> Answer:
@@ -129,9 +150,8 @@ class _Desk:
                     if wait_s and "progress_token" in (context.request_context.meta or {}):
                         telling = waiting.telling(context.report_progress, ask, meant, wait_s, self._pace)
                         await stack.enter_async_context(telling)
-                    answer = await ask(operation.name, meant)
+                    return await ask(operation.name, meant)
         except TimeoutError:
-            return results.too_slow(operation, limit_s).result()
+            return results.too_slow(operation, limit_s)
         except Unreachable as error:
-            return results.unreachable(operation, str(error)).result()
-        return results.result(operation, answer)
+            return results.unreachable(operation, str(error))

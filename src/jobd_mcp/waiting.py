@@ -23,6 +23,8 @@ class Pace:
 
     first_s: float = 1.0
     every_s: float = 5.0
+    poll_ms: int = 2000
+    """How often a client is to ask for a task."""
 
 
 USUAL = Pace()
@@ -30,6 +32,8 @@ USUAL = Pace()
 
 Ask = Callable[[str, Mapping[str, Json]], Awaitable[Answer]]
 """Call an operation by name."""
+IdentityOf = Callable[[object | None], object | None]
+"""HTTP request that a call came by (None: a local pipe) → who stands behind it."""
 Tell = Callable[[float, float, str], Awaitable[None]]
 """Send progress: seconds waited, seconds at most, message."""
 

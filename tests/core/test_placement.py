@@ -290,3 +290,15 @@ def test_whatever_is_asked_and_told_what_is_reserved_never_exceeds_what_is_there
     total = Host("box", None, (("license", 2),), held)
     assert total.ram_reserved_gb <= 64
     assert total.used("license") <= 2
+
+
+@pytest.mark.trial("B127")
+def test_of_several_devices_none_is_a_part_of_a_card_since_a_program_sees_only_one_such() -> None:
+    parts = [gpu(n, 10, parent="GPU-9") for n in (0, 1)]
+
+    assert indexes(choose(wants(gpus=1), host(*parts))) == [0]
+    assert indexes(choose(wants(gpus=2), host(*parts, gpu(2), gpu(3)))) == [2, 3]
+    for asked in (wants(gpus=2), wants(gpus=2, vram_gb=4)):
+        [why] = impossible(asked, host(*parts, gpu(2)))
+        assert (why.code, why.need, why.have) == ("gpus", 2, 1)
+        assert why.message.endswith("box has 1 besides MIG instances, of which a program sees only one")

@@ -322,6 +322,34 @@ async def test_whoever_depends_on_members_hears_of_their_end_when_all_are_cancel
     assert said.message == f"it depends on array {first}, which is cancelled"
 
 
+async def test_an_end_that_has_decided_a_child_afresh_is_not_counted_for_it_once_more(bench) -> None:
+    worker = await bench.registered(slots=2)
+    first = await array(bench, count=2)
+    stopped, _ = (await worker.poll()).deliveries
+    child = await bench.submit(depends_on=[stopped.job])
+    last = await bench.submit(depends_on=[child], depends_on_array=[first], dependency_policy="any_exit")
+
+    await bench.client.job_cancel(CancelRequest(job=[stopped.job]))
+
+    assert (await bench.client.job_get(child)).state is JobState.CANCELLED
+    waiting = (await bench.client.job_get(last)).waiting
+    assert waiting is not None
+    assert (waiting.code, f"array {first}" in waiting.message) == ("dependencies", True)
+
+
+async def test_members_that_are_cancelled_together_are_each_counted_once_for_who_waits_for_all(bench) -> None:
+    worker = await bench.registered(slots=1)
+    first = await array(bench, count=3)
+    await worker.running()
+    last = await bench.submit(depends_on=[first + 1, first + 2], depends_on_array=[first], dependency_policy="any_exit")
+
+    await bench.client.job_cancel(CancelRequest(array=first))
+
+    waiting = (await bench.client.job_get(last)).waiting
+    assert waiting is not None
+    assert (waiting.code, f"array {first}" in waiting.message) == ("dependencies", True)
+
+
 async def test_a_wait_for_an_array_tells_its_counts_and_bad_ends_first(bench) -> None:
     first = await array(bench, count=60)
     worker = await bench.registered(slots=60)

@@ -230,13 +230,15 @@ class Story:
             self.oracle.wrong(9, f"job {job} did not start within {limit_s:g} s on an idle fleet")
 
     def _left_s(self) -> float:
-        """What those that have not ended take if they run one after the other, as on a fleet of one slot they must."""
+        """What those that have not ended take if they run one after the other, as on a fleet of one slot they must; and each
+        waits for the next poll where wakes are lost."""
         with contextlib.closing(self._connection()) as connection:
             rows = connection.execute(
                 "SELECT specs.json FROM jobs JOIN specs ON specs.id = jobs.spec WHERE jobs.ended_at IS NULL"
             ).fetchall()
         plans = [Plan.of([JobSpec.model_validate_json(row[0]).command or ""]) for row in rows]
-        return sum(plan.run_s + plan.stray_s + SLOWEST_START_S for plan in plans)
+        waits_s = SLOWEST_START_S + (self.settings.poll_s if "no_wakes" in self.swarm.others else 0)
+        return sum(plan.run_s + plan.stray_s + waits_s for plan in plans)
 
     def _all_over(self) -> bool:
         return all(states[-1][1] in TERMINAL for states in self.oracle.states.values())

@@ -20,6 +20,8 @@ FOUND_BY_LONG_RUNS = {
     "a_connection_was_closed_before_what_was_asked_of_it": 434,
     "a_broker_that_was_told_to_end_while_frozen_was_not_started_again": 830,
     "power_cuts_took_the_same_output_from_broker_and_worker_and_it_was_awaited_for_ever": 1336,
+    "a_story_with_more_work_than_time_where_no_wake_is_heard": 3795,
+    "an_end_was_counted_twice_for_a_job_that_waits_for_an_array": 2850,
 }
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import shutil
 import socket
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from pathlib import Path
 import httpx2
 import pytest
 from mcp import Client
+from mcp.client.extension import ClientExtension
+from mcp.client.session import ElicitationFnT
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
@@ -126,13 +129,18 @@ def over_stdio(environ: dict[str, str]) -> StdioServerParameters:
 
 
 @asynccontextmanager
-async def over_http(url: str, token: str, mode: str) -> AsyncIterator[Client]:
+async def over_http(
+    url: str, token: str, mode: str, extensions: Sequence[ClientExtension] = (), asks: ElicitationFnT | None = None
+) -> AsyncIterator[Client]:
+    """`asks`: how the client's user answers questions; without it the client can't ask."""
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(
             httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60, trust_env=False)
         )
         transport = streamable_http_client(f"{url}/mcp", http_client=http)
-        yield await stack.enter_async_context(Client(transport, mode=mode))
+        yield await stack.enter_async_context(
+            Client(transport, mode=mode, extensions=extensions, elicitation_callback=asks)
+        )
 
 
 @pytest.fixture(params=[(way, era) for way in WAYS for era in ERAS], ids="-".join)
@@ -140,9 +148,40 @@ def connect(request: pytest.FixtureRequest, broker: Running) -> Connect:
     """Opens a client of the broker: each way in, in each protocol era. The same tests for all."""
     way, era = request.param
 
-    def opened() -> AbstractAsyncContextManager[Client]:
+    def opened(*extensions: ClientExtension) -> AbstractAsyncContextManager[Client]:
         if way == "http":
-            return over_http(broker.url, broker.token, era)
-        return Client(over_stdio(broker.environ), mode=era)
+            return over_http(broker.url, broker.token, era, extensions)
+        return Client(over_stdio(broker.environ), mode=era, extensions=extensions)
+
+    return opened
+
+
+@pytest.fixture(params=WAYS)
+def modern(request: pytest.FixtureRequest, broker: Running) -> Connect:
+    """Opens clients of the newer era only, each way in."""
+
+    def opened(*extensions: ClientExtension) -> AbstractAsyncContextManager[Client]:
+        if request.param == "http":
+            return over_http(broker.url, broker.token, "auto", extensions)
+        return Client(over_stdio(broker.environ), mode="auto", extensions=extensions)
+
+    return opened
+
+
+@pytest.fixture
+def holder(broker: Running) -> Connect:
+    """Opens a client over HTTP with a token of its own, whose name begins with `name`."""
+
+    @asynccontextmanager
+    async def opened(
+        name: str,
+        scopes: list[str],
+        *extensions: ClientExtension,
+        era: str = "auto",
+        asks: ElicitationFnT | None = None,
+    ) -> AsyncIterator[Client]:
+        token = await token_of(broker.state, f"{name}-{secrets.token_hex(4)}", scopes)
+        async with over_http(broker.url, token, era, extensions, asks) as client:
+            yield client
 
     return opened

@@ -162,8 +162,12 @@ class Device:
         told = self.gpu.unified or self.gpu.free_mb is not None or self.gpu.processes is not None
         return told and not self.shares and self.foreign_mb <= FOREIGN_MB
 
+    def alone(self, demand: Demand) -> bool:
+        """A MIG instance, for a job that wants several devices: a program sees only one of those."""
+        return demand.gpus > 1 and self.gpu.parent is not None
+
     def fits(self, demand: Demand) -> bool:
-        if not self.usable:
+        if not self.usable or self.alone(demand):
             return False
         if demand.vram_mb is None:
             return self.idle
@@ -172,7 +176,7 @@ class Device:
 
     def could_fit(self, demand: Demand) -> bool:
         """With nothing else on it."""
-        if not self.has:
+        if not self.has or self.alone(demand):
             return False
         if demand.vram_mb is None:
             return True
@@ -310,9 +314,11 @@ def _too_few_of(name: str, count: int, has: int, host: Host) -> Reason:
 
 
 def _too_few(demand: Demand, host: Host) -> Reason:
-    mine = [device for device in host.devices if device.has]
+    mine = [device for device in host.devices if device.has and not device.alone(demand)]
     if len(mine) < demand.gpus or demand.vram_mb is None:
-        message = f"needs {_wanted(demand)}, {host.name} has {len(mine) or 'none'}"
+        instances = any(device.alone(demand) for device in host.devices)
+        besides = " besides MIG instances, of which a program sees only one" if instances else ""
+        message = f"needs {_wanted(demand)}, {host.name} has {len(mine) or 'none'}{besides}"
         return _reason("gpus", message, demand.gpus, len(mine))
     able = sorted((_most_mb(device) for device in mine), reverse=True)[demand.gpus - 1]
     what = "the largest has" if demand.gpus == 1 else f"{demand.gpus} of them have"

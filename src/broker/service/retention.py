@@ -24,6 +24,7 @@ from broker.service.context import Broker
 from broker.service.transition import event
 from broker.store.contract import Row, StorageFailed, StorageFull, Tx
 from broker.wire.events import EventType
+from broker.wire.watches import KEPT_S
 
 log = structlog.get_logger("broker.retention")
 
@@ -55,6 +56,7 @@ async def prune(broker: Broker) -> None:
     await _jobs(broker, cut)
     await _events(broker, cut)
     await _run_times(broker, cut)
+    await _watches(broker)
 
 
 def _keep(broker: Broker) -> tuple[float, float, float]:
@@ -226,6 +228,11 @@ async def _run_times(broker: Broker, cut: Cutoffs) -> None:
     """What nobody has run for as long as rows are kept."""
     if cut.jobs is not None:
         await _repeated(broker, lambda tx: tx.run("drop_run_times", before=cut.jobs, limit=BATCH))
+
+
+async def _watches(broker: Broker) -> None:
+    before = broker.clock.wall_ms() - KEPT_S * 1000
+    await _repeated(broker, lambda tx: tx.run("drop_watches", before=before, limit=BATCH))
 
 
 def _note_gap(tx: Tx, seq: int) -> None:

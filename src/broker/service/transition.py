@@ -47,7 +47,7 @@ def apply(
     done = _write(tx, job, assignment, cause, facts, actor=actor, listened=listened)
     now, spread = done.job, False
     if job.state in TERMINAL or now.state in TERMINAL:
-        spread = _cascade(tx, job.state, done, facts.listened)
+        spread = _cascade(tx, [(job.state, done)], facts.listened)
     if now.state is JobState.QUEUED is not job.state:  # also from a loss that was its end: after those it had decided
         now = _queued_again(tx, now, facts.listened)
         spread = spread or now.state is not JobState.QUEUED
@@ -86,27 +86,37 @@ def _queued_again(tx: Tx, job: JobRow, listened: int) -> JobRow:
         return job
     forbidden = _decide_again(tx, job, listened)
     if forbidden is not None:
-        _cascade(tx, job.state, forbidden, listened)
+        _cascade(tx, [(job.state, forbidden)], listened)
     fresh = read_job(tx, job.id)
     assert fresh is not None, "it was written in this transaction"
     return fresh
 
 
-def _cascade(tx: Tx, before: JobState, done: Step, listened: int) -> bool:
-    """Decide the children of a job that ended, or came back; and theirs, until nothing changes. Whether it has any."""
-    changed = [(before, done)]
+def _cascade(tx: Tx, changed: list[tuple[JobState, Step]], listened: int) -> bool:
+    """Decide the children of jobs that ended, or came back, with their states before; and theirs, until nothing changes.
+    Whether there are any.
+
+    Whoever was decided afresh is so again: that went by the tables, where all of these have ended already, and to count one
+    of them once more would let it start too soon.
+    """
+    afresh: set[int] = set()
     spread = False
     while changed:
         was, parent = changed.pop()
-        ended = was not in TERMINAL
         for row in tx.all("children", parent=parent.job.id):
             spread = True
             child = read_job(tx, row["child"])
-            if child is not None:
-                after = _one_less(tx, child, parent.job, listened) if ended else _decide_again(tx, child, listened)
-                changed += [(child.state, after)] if after is not None else []
+            if child is None:
+                continue
+            if was in TERMINAL or child.id in afresh:
+                afresh.add(child.id)
+                after = _decide_again(tx, child, listened)
+            else:
+                after = _one_less(tx, child, parent.job, listened)
+            changed += [(child.state, after)] if after is not None else []
         for row in tx.all("children_of_array", array=parent.job.array) if parent.turned else ():
             spread = True
+            afresh.add(row["id"])
             child = read_job(tx, row["id"])
             if child is not None and (after := _decide_again(tx, child, listened, parent.job.id)) is not None:
                 changed.append((child.state, after))
@@ -150,10 +160,12 @@ def cancel_waiting(tx: Tx, jobs: Sequence[int], facts: Facts, *, actor: str | No
     tx.tell(Happened(None))
     for job in jobs:
         tx.tell(JobChanged(job))
+    changes: list[tuple[JobState, Step]] = []
     for parent in {*turned.values(), *(row["parent"] for row in tx.all("parents_among", ids=ids))}:
         ended = read_job(tx, parent)
         assert ended is not None, "it was written in this transaction"
-        _cascade(tx, pattern.state, Step(ended, None, (), turned=turned.get(ended.array) == parent), facts.listened)
+        changes.append((pattern.state, Step(ended, None, (), turned=turned.get(ended.array) == parent)))
+    _cascade(tx, changes, facts.listened)
 
 
 def _count_many(tx: Tx, ids: str, out_of: JobState, into: JobState) -> dict[int | None, int]:

@@ -17,6 +17,7 @@ class ProblemCode(StrEnum):
     UNKNOWN_ATTEMPT = "unknown_attempt"
     UNKNOWN_LEASE = "unknown_lease"
     UNKNOWN_TOKEN = "unknown_token"
+    UNKNOWN_WATCH = "unknown_watch"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     NOT_READY = "not_ready"
