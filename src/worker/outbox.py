@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from broker.wire.jobs import Artifact, Progress
+from broker.wire.jobs import Artifact, Progress, clean
 from broker.wire.outcomes import (
     MOST_RESULT_BYTES,
     MOST_WARNINGS,
@@ -24,7 +24,6 @@ from broker.wire.outcomes import (
     Left,
     OutcomeLimits,
     artifact_name,
-    clean,
     progress_of,
     result_text,
 )

@@ -7,14 +7,14 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from broker.wire.jobs import LONGEST_MESSAGE, Progress
+from broker.wire.jobs import LONGEST_MESSAGE, Progress, clean
 from broker.wire.outcomes import (
     MOST_DEPTH,
     MOST_RESULT_BYTES,
     BadResult,
     artifact_name,
-    clean,
     progress_of,
     result_text,
 )
@@ -69,6 +69,15 @@ def test_what_is_no_result_is_refused_with_its_reason(data: bytes, why: str) -> 
 )
 def test_a_line_of_progress_is_taken_by_its_number_and_cleaned(line: str, said: Progress | None) -> None:
     assert progress_of(line) == said
+
+
+def test_a_broker_believes_no_worker_that_a_message_is_clean() -> None:
+    said = Progress.model_validate({"fraction": 0.5, "message": "a\x1b[2Jb" + "x" * 5000})
+    assert said.message is not None
+    assert said.message.isprintable()
+    assert len(said.message) == LONGEST_MESSAGE
+    with pytest.raises(ValidationError):
+        Progress.model_validate({"fraction": float("nan")})
 
 
 @given(st.text())

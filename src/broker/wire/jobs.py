@@ -204,11 +204,21 @@ class Peak(Frozen):
 LONGEST_MESSAGE = 200
 
 
+def clean(text: str, most: int) -> str:
+    """On one line, without what could move a cursor, turn the direction of writing, or not be sent."""
+    shown = "".join(character if character.isprintable() else " " for character in text)
+    return " ".join(shown.split())[:most].strip()
+
+
+def _message(value: object) -> object:
+    return clean(value, LONGEST_MESSAGE) or None if isinstance(value, str) else value
+
+
 class Progress(Frozen):
-    """How far a job is, in its own words."""
+    """How far a job is, in its own words. What could harm whoever reads them is left out."""
 
     fraction: float = Field(ge=0, le=1)
-    message: Annotated[str, StringConstraints(max_length=LONGEST_MESSAGE)] | None = None
+    message: Annotated[str | None, BeforeValidator(_message)] = None
 
 
 class Artifact(Frozen):

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
-from broker.wire.jobs import LONGEST_MESSAGE, Artifact, Frozen, Progress
+from broker.wire.jobs import Artifact, Frozen, Progress, clean
 
 MOST_RESULT_BYTES = 256 * 1024
 MOST_DEPTH = 64
@@ -57,13 +57,7 @@ def progress_of(line: str) -> Progress | None:
         return None
     if not math.isfinite(fraction):
         return None
-    return Progress(fraction=min(1.0, max(0.0, fraction)), message=clean(message, LONGEST_MESSAGE) or None)
-
-
-def clean(text: str, most: int) -> str:
-    """On one line, without what could move a cursor, turn the direction of writing, or not be sent."""
-    shown = "".join(character if character.isprintable() else " " for character in text)
-    return " ".join(shown.split())[:most].strip()
+    return Progress(fraction=min(1.0, max(0.0, fraction)), message=message.strip() or None)
 
 
 def artifact_name(value: str) -> str:
