@@ -22,13 +22,21 @@ from fastapi import Depends, FastAPI
 from broker import places
 from broker.failpoint import failpoint
 from broker.http import auth, fleet, jobs, leases, problems, streams, system, watches
-from broker.logs.files import LogFiles
+from broker.logs.files import ArtifactFiles, LogFiles
 from broker.service import dispatch, sweeps
 from broker.service.clock import Clock, Jumps, Listening, SystemClock
 from broker.service.context import Broker
 from broker.service.feed import Feed
 from broker.service.wake import Wake
-from broker.state import DATABASE_NAME, INSTALLATION_NAME, LOGS_NAME, RESTORED_NAME, AlreadyRunning, state_lock
+from broker.state import (
+    ARTIFACTS_NAME,
+    DATABASE_NAME,
+    INSTALLATION_NAME,
+    LOGS_NAME,
+    RESTORED_NAME,
+    AlreadyRunning,
+    state_lock,
+)
 from broker.store.contract import Store, StoreUnusable, Tx
 from broker.store.sqlite import Connect, open_sqlite
 from broker.wire.settings import BrokerSettings, ConfigurationError
@@ -69,6 +77,7 @@ async def open_broker(
             wake=wake,
             feed=Feed(store, wake),
             logs=LogFiles(state / LOGS_NAME),
+            artifacts=ArtifactFiles(state / ARTIFACTS_NAME),
             jumps=Jumps(clock),
             make_secret=lambda: secrets.token_urlsafe(32),
             installation=installation,

@@ -18,6 +18,7 @@ from broker.line import Answer, Asks, Broken, Endpoint, Line
 from broker.wire.adoptions import AdoptRequest
 from broker.wire.events import EventList, EventType
 from broker.wire.jobs import (
+    Artifact,
     CancelAnswer,
     CancelRequest,
     Explained,
@@ -34,6 +35,7 @@ from broker.wire.jobs import (
     Waited,
 )
 from broker.wire.leases import Lease, LeaseRequest, LeaseState
+from broker.wire.outcomes import ArtifactList, ArtifactSize, ResultKept
 from broker.wire.problems import Problem, Refused
 from broker.wire.states import JobState, Scope
 from broker.wire.system import TokenList, TokenMade, TokenRequest, Whoami
@@ -160,6 +162,15 @@ class BrokerClient:
                 return
             cursor += len(answer.body)
             yield answer.body
+
+    async def job_artifacts(self, job: int, *, attempt: int | None = None) -> ArtifactList:
+        """The files that a job left, as far as the broker has them."""
+        return await self._call(ArtifactList, "GET", f"/v1/jobs/{job}/artifacts", query={"attempt": attempt})
+
+    async def job_artifact(self, job: int, name: str, *, attempt: int | None = None) -> bytes:
+        """One of them, whole."""
+        path = f"/v1/jobs/{job}/artifacts/{quote(name)}"
+        return (await self._answer("GET", path, query={"attempt": attempt})).body
 
     async def job_cancel(self, request: CancelRequest) -> CancelAnswer:
         return await self._call(CancelAnswer, "POST", "/v1/jobs/cancel", body=request)
@@ -290,15 +301,44 @@ class BrokerClient:
             "PUT",
             f"/v1/jobs/{job}/assignments/{attempt}/log",
             query={"offset": offset, "stream": stream, "crc32": zlib.crc32(data), "end": end},
-            headers={
-                "X-Jobd-Worker": worker_id,
-                "X-Jobd-Epoch": str(epoch),
-                "X-Jobd-Token": token,
-                "Content-Type": "application/octet-stream",
-            },
+            headers=_holder(worker_id, token, epoch),
             content=data,
         )
         return _parsed(LogSize, answer)
+
+    async def put_result(
+        self, worker_id: str, job: int, attempt: int, token: str, epoch: int, data: bytes
+    ) -> ResultKept:
+        """What came out of a delivery, as JSON. A repeat changes nothing."""
+        path = f"/v1/jobs/{job}/assignments/{attempt}/result"
+        answer = await self._answer("PUT", path, headers=_holder(worker_id, token, epoch), content=data)
+        return _parsed(ResultKept, answer)
+
+    async def put_artifact(
+        self,
+        worker_id: str,
+        job: int,
+        attempt: int,
+        token: str,
+        epoch: int,
+        artifact: Artifact,
+        offset: int,
+        data: bytes,
+    ) -> ArtifactSize:
+        """Bytes of an artifact at `offset`. The answered size is the only cursor."""
+        answer = await self._answer(
+            "PUT",
+            f"/v1/jobs/{job}/assignments/{attempt}/artifacts/{quote(artifact.name)}",
+            query={
+                "offset": offset,
+                "crc32": zlib.crc32(data),
+                "size": artifact.size,
+                "sha256": artifact.sha256,
+            },
+            headers=_holder(worker_id, token, epoch),
+            content=data,
+        )
+        return _parsed(ArtifactSize, answer)
 
     # ---- one way to ask
 
@@ -336,6 +376,16 @@ class BrokerClient:
         if answer.status >= 400:
             raise _refusal(answer)
         return answer
+
+
+def _holder(worker_id: str, token: str, epoch: int) -> dict[str, str]:
+    """By which right bytes are sent."""
+    return {
+        "X-Jobd-Worker": worker_id,
+        "X-Jobd-Epoch": str(epoch),
+        "X-Jobd-Token": token,
+        "Content-Type": "application/octet-stream",
+    }
 
 
 def _query_string(query: Query) -> str:

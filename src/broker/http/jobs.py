@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Query, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from broker.http import surface
 from broker.http.auth import caller
 from broker.http.parameters import MOST_OFFSET, Id, OptionalAttempt, The, Who, answered, broker_of
-from broker.service import adopt, cancel, explain, output, preempt, preview, queries, submit, submit_many
+from broker.service import adopt, cancel, explain, outcomes, output, preempt, preview, queries, submit, submit_many
 from broker.wire.adoptions import AdoptRequest
 from broker.wire.jobs import (
     MOST_ID,
@@ -30,6 +30,7 @@ from broker.wire.jobs import (
     SubmittedMany,
     Waited,
 )
+from broker.wire.outcomes import ArtifactList
 from broker.wire.states import JobState, Scope
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
@@ -135,6 +136,33 @@ async def job_logs(
     shown = await output.show(broker, job, question)
     headers = _headers(shown.start, shown.end, shown.size, shown.next_cursor, complete=shown.complete)
     return PlainTextResponse(shown.text, headers=headers | {"X-Jobd-Attempt": str(shown.attempt)})
+
+
+@router.get(
+    "/jobs/{job}/artifacts",
+    openapi_extra=surface.not_a_tool(Scope.READ, because="job_get has them with detail=full; files are for people"),
+)
+async def job_artifacts(job: Id, broker: The, attempt: OptionalAttempt = None) -> ArtifactList:
+    """The files that a job left in JOBD_ARTIFACTS_DIR, as far as they are here."""
+    return await outcomes.list_artifacts(broker, job, attempt)
+
+
+@router.get(
+    "/jobs/{job}/artifacts/{name:path}",
+    openapi_extra=surface.not_a_tool(Scope.READ, because="bytes of any kind and size are no answer for an agent"),
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/octet-stream": {}}}},
+)
+async def job_artifact(job: Id, name: str, broker: The, attempt: OptionalAttempt = None) -> Response:
+    """The bytes of one file that a job left; X-Jobd-Sha256 is its checksum."""
+    opened = await outcomes.open_artifact(broker, job, name, attempt)
+    headers = {
+        "Content-Length": str(opened.artifact.size),
+        "X-Jobd-Sha256": opened.artifact.sha256,
+        "X-Content-Type-Options": "nosniff",
+        "Content-Disposition": "attachment",
+    }
+    return StreamingResponse(opened.pieces, media_type="application/octet-stream", headers=headers)
 
 
 @router.post(

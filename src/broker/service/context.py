@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.logs.files import LogFiles
+from broker.logs.files import ArtifactFiles, LogFiles
 from broker.service.clock import Clock, Jumps, Listening, Since
 from broker.service.feed import Feed
 from broker.service.quotas import Quotas
@@ -44,6 +44,7 @@ class Broker:
     wake: Wake
     feed: Feed
     logs: LogFiles
+    artifacts: ArtifactFiles
     make_secret: Callable[[], str]
     installation: str
     version: str

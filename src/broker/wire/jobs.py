@@ -201,6 +201,34 @@ class Peak(Frozen):
     )
 
 
+LONGEST_MESSAGE = 200
+
+
+def clean(text: str, most: int) -> str:
+    """On one line, without what could move a cursor, turn the direction of writing, or not be sent."""
+    shown = "".join(character if character.isprintable() else " " for character in text)
+    return " ".join(shown.split())[:most].strip()
+
+
+def _message(value: object) -> object:
+    return clean(value, LONGEST_MESSAGE) or None if isinstance(value, str) else value
+
+
+class Progress(Frozen):
+    """How far a job is, in its own words. What could harm whoever reads them is left out."""
+
+    fraction: float = Field(ge=0, le=1)
+    message: Annotated[str | None, BeforeValidator(_message)] = None
+
+
+class Artifact(Frozen):
+    """A file that a delivery left behind."""
+
+    name: str
+    size: int
+    sha256: str
+
+
 class Assignment(Frozen):
     """One delivery of a job to one worker."""
 
@@ -224,6 +252,11 @@ class Assignment(Frozen):
     dropped_bytes: int | None = Field(
         default=None, description="Output that was not kept: log cap, full disk, power cut."
     )
+    progress: Progress | None = None
+    result: Any = None
+    result_cut: str | None = None
+    artifacts: list[Artifact] | None = Field(default=None, description="Files that are here, the first 100.")
+    artifacts_expected: int | None = Field(default=None, description="Files that its worker has announced.")
 
 
 class Eta(Frozen):
@@ -262,6 +295,10 @@ class Job(Frozen):
     ended_at: datetime | None = None
     duration_s: float | None = None
     eta: Eta | None = None
+    progress: Progress | None = None
+    result: Any = None
+    result_cut: str | None = Field(default=None, description="The beginning of a long one; detail=full has it whole.")
+    artifacts: str | None = Field(default=None, description="How many files are here, as 2 of 3 while more come.")
     log_bytes: int | None = None
     logs_pruned: bool | None = Field(default=None, description="Its output was removed, so long after its end.")
     warnings: list[str] | None = None
@@ -390,6 +427,8 @@ class Ended(Frozen):
     exit_code: int | None = None
     reason: Reason | None = None
     duration_s: float | None = None
+    result: Any = None
+    result_cut: str | None = None
     log_tail: str | None = None
 
 

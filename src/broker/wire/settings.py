@@ -152,6 +152,15 @@ class BrokerSettings(Settings):
         le=_LONGEST_KEPT_S,
         description="How long values of env are kept after the end of a job that can't run again. 0: as long as the job.",
     )
+    max_artifact_mb: float = Field(
+        default=1024, gt=0, le=1_048_576, description="The largest file that is kept of what a job leaves behind."
+    )
+    max_artifacts_mb: float = Field(
+        default=4096, gt=0, le=1_048_576, description="All that is kept of what one run of a job leaves behind."
+    )
+    max_artifacts: int = Field(
+        default=1000, ge=0, le=100_000, description="How many files one run of a job may leave behind. 0: none."
+    )
     max_body_mb: float = Field(
         default=2, gt=0, le=64, description="Largest request body; log chunks are at most 1 MiB."
     )

@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from broker.wire.jobs import Frozen, JobSpec, Name, Peak, Reason, Text
+from broker.wire.jobs import Frozen, JobSpec, Name, Peak, Progress, Reason, Text
 from broker.wire.machines import Battery, Facts, Given, Ram, WorkerGpu
+from broker.wire.outcomes import Left, OutcomeLimits
 from broker.wire.states import LimitCode
 
 Uuid = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
@@ -62,6 +63,9 @@ class Registered(Frozen):
     poll_s: float
     observes: bool = Field(
         default=False, description="The broker takes `peak` and `checkpoints`; earlier ones refuse the words."
+    )
+    outcomes: OutcomeLimits | None = Field(
+        default=None, description="The broker takes `progress` and `left`, results and artifacts; likewise."
     )
 
 
@@ -122,6 +126,8 @@ class Final(Frozen):
     cpu_s: float | None = Field(default=None, ge=0)
     peak: Peak | None = None
     checkpoints: Checkpoints | None = None
+    progress: Progress | None = None
+    left: Left | None = Field(default=None, description="What follows, and what does not.")
 
 
 class Held(Frozen):
@@ -136,6 +142,7 @@ class Held(Frozen):
     final: Final | None = Field(default=None, description="With phase ended.")
     peak: Peak | None = Field(default=None, description="What it has used so far; told when it moved by a step.")
     checkpoints: Checkpoints | None = None
+    progress: Progress | None = Field(default=None, description="Told once a heartbeat at most.")
 
 
 class Exchange(Frozen):
