@@ -23,8 +23,9 @@ from broker import places
 from broker.failpoint import failpoint
 from broker.http import auth, fleet, jobs, leases, problems, streams, system, watches
 from broker.logs.files import LogFiles
-from broker.service import dispatch, sweeps
+from broker.service import dispatch, projects, sweeps
 from broker.service.clock import Clock, Jumps, Listening, SystemClock
+from broker.service.configuration import Configuration, Reread
 from broker.service.context import Broker
 from broker.service.feed import Feed
 from broker.service.wake import Wake
@@ -48,6 +49,7 @@ async def open_broker(
     clock: Clock | None = None,
     connect: Connect | None = None,
     timed: Sequence[sweeps.Sweep] = sweeps.SWEEPS,
+    reread: Reread | None = None,
 ) -> AsyncIterator[Broker]:
     """A broker with its store open and its loops running. The caller holds the state directory's lock.
 
@@ -63,7 +65,7 @@ async def open_broker(
         _publish_installation(state, installation)
         broker = Broker(
             store=store,
-            settings=settings,
+            configuration=Configuration(settings, reread),
             clock=clock,
             listening=Listening(clock, listened_ms, most_s=2 * settings.sweep_s + 1, away_ms=away_ms),
             wake=wake,
@@ -74,6 +76,7 @@ async def open_broker(
             installation=installation,
             version=importlib.metadata.version("jobd-mcp"),
         )
+        await projects.remember(broker)
         loops = [asyncio.create_task(dispatch.run(broker), name="dispatch")]
         loops.append(asyncio.create_task(broker.feed.run(), name="feed"))
         loops += [asyncio.create_task(sweeps.run(broker, sweep), name=sweep.name) for sweep in timed]
@@ -276,6 +279,7 @@ async def run_broker(
     environ: Mapping[str, str],
     extend: Extension | None = None,
     clock: Clock | None = None,
+    reread: Reread | None = None,
 ) -> AsyncIterator[Broker]:
     """A whole broker that answers on its sockets. `extend` may add to the app before it serves.
 
@@ -284,7 +288,7 @@ async def run_broker(
     async with AsyncExitStack() as stack:
         stack.enter_context(state_lock(state))
         failpoint("locked")
-        broker = await stack.enter_async_context(open_broker(settings, state, clock))
+        broker = await stack.enter_async_context(open_broker(settings, state, clock, reread=reread))
         app = create_app(broker)
         listeners = bind(settings, state, environ)
         failpoint("bound")

@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.service.context import Broker
     from broker.wire.settings import BrokerSettings
 
 EXIT_FAILED = 1
@@ -49,17 +52,24 @@ def _number(flags: list[str], name: str) -> int | None:
 def run(*, with_worker: bool, successor_of: int | None = None) -> int:
     """A broker in this process, until SIGTERM or SIGINT; the exit code. `job broker` calls this too."""
     from broker import places
-    from broker.wire.settings import BrokerSettings, ConfigurationError, load
+    from broker.wire.settings import ConfigurationError
     from jobd_mcp.local import LocalError
 
     try:
-        text = places.config_text(os.environ)
-        settings = load(BrokerSettings, os.environ, text, str(places.config_file(os.environ)))
+        settings = _settings()
         state = places.state_dir(settings.state_dir, os.environ)
         return _run(settings, state, with_worker=with_worker, successor_of=successor_of)
     except (ConfigurationError, LocalError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILED
+
+
+def _settings() -> BrokerSettings:
+    """As the file and the environment say them now."""
+    from broker import places
+    from broker.wire.settings import BrokerSettings, load
+
+    return load(BrokerSettings, os.environ, places.config_text(os.environ), str(places.config_file(os.environ)))
 
 
 def _run(settings: BrokerSettings, state: Path, *, with_worker: bool, successor_of: int | None) -> int:
@@ -120,9 +130,11 @@ async def _until_told(settings: BrokerSettings, state: Path, *, with_worker: boo
     told = asyncio.Event()
     for signal_ in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signal_, told.set)
+    hangup = _reloader()
     name = setting(os.environ, "worker_name")
     home = state / "workers" / name if name else state / "worker"
-    async with serving(settings, state, dict(os.environ), restarts_worker=with_worker):
+    async with serving(settings, state, dict(os.environ), restarts_worker=with_worker, reread=_settings) as broker:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup, broker)
         gc.freeze()  # modules, routes and models live as long as the process: to look through them stops all for 0.1 s
         worker = SupervisedWorker(_worker_environment(state), state / "worker.log", home) if with_worker else None
         if worker is not None:
@@ -132,6 +144,36 @@ async def _until_told(settings: BrokerSettings, state: Path, *, with_worker: boo
         finally:
             if worker is not None:
                 await worker.stop()
+
+
+def _reloader() -> Callable[[Broker], None]:
+    """What SIGHUP does: the file is read again. What comes of it stands in the log, and as an event."""
+    import asyncio
+
+    import structlog
+
+    from broker.service import projects
+    from broker.service.context import Caller
+    from broker.wire.problems import Refused
+    from broker.wire.states import Scope
+
+    log = structlog.get_logger("broker")
+    running: set[asyncio.Task[None]] = set()
+
+    async def reload(broker: Broker) -> None:
+        try:
+            said = await projects.reload(broker, Caller(actor="SIGHUP", scopes=frozenset({Scope.OPERATOR})))
+        except Refused as refused:
+            log.error("not_reloaded", because=refused.detail)
+        else:
+            log.info("reloaded", changed=said.changed, needs_restart=said.needs_restart)
+
+    def wanted(broker: Broker) -> None:
+        task = asyncio.get_running_loop().create_task(reload(broker))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    return wanted
 
 
 def _worker_environment(state: Path) -> dict[str, str]:

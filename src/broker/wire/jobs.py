@@ -273,7 +273,8 @@ class Job(Frozen):
     warnings: list[str] | None = None
     spec: dict[str, Any] | None = Field(default=None, description="detail=full: the effective specification.")
     sources: dict[str, str] | None = Field(
-        default=None, description="detail=full: where each value of spec comes from: job, profile NAME, rule N, root, project, floor or default."
+        default=None,
+        description="detail=full: where each value of spec comes from: job, profile NAME, rule N, root, project, floor or default.",
     )
     assignments: list[Assignment] | None = Field(default=None, description="detail=full: every delivery.")
     depends_on: list[int] | None = Field(default=None, description="detail=full: the jobs it waits for, or waited for.")
@@ -344,7 +345,8 @@ class Preview(Frozen):
     command: str | None = Field(default=None, description="Of its first member.")
     spec: dict[str, Any] | None = Field(default=None, description="The effective specification.")
     sources: dict[str, str] | None = Field(
-        default=None, description="Where each of its values comes from: job, profile NAME, rule N, root, project, floor or default."
+        default=None,
+        description="Where each of its values comes from: job, profile NAME, rule N, root, project, floor or default.",
     )
     waiting: Reason | None = Field(default=None, description="Why it would wait.")
     placement: list[Placement] | None = Field(default=None, description="Workers as they are loaded now.")

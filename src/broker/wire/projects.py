@@ -55,7 +55,9 @@ class Rule(Frozen):
         description="Texts, one of which is somewhere in the command; * is anything, ? one character.",
     )
     profile: ProfileName
-    name: Annotated[str, Field(max_length=80)] | None = Field(default=None, description="What such a command looks like.")
+    name: Annotated[str, Field(max_length=80)] | None = Field(
+        default=None, description="What such a command looks like."
+    )
     apply: bool = Field(default=False, description="Give the job the profile, and don't only suggest it.")
 
 

@@ -275,7 +275,8 @@ def load(
         for key, value in parsed.items():
             _check_known(key, known, f"{config_name}{_at_line(config_text, (key,))}", key)
             if key in model.model_fields:
-                values[key], sources[key] = value, f"{key} in {config_name}"
+                line = _at_line(config_text, (key,))
+                values[key], sources[key] = value, f"{key} in {config_name}{line}"
     for variable, text in environ.items():
         if not variable.startswith("JOBD_"):
             continue
@@ -352,7 +353,8 @@ def _at_line(text: str | None, loc: tuple[int | str, ...]) -> str:
             here = table
         elif key := _KEY.match(line):
             here = [*table, *key[1].split(".")]
-        if here and here == wanted[: len(here)] and len(here) > best:
+        here = (here or [])[: len(wanted)]
+        if here == wanted[: len(here)] and len(here) > best:
             best, found = len(here), number
     return f", line {found}" if found else ""
 
