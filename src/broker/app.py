@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import resource
 import secrets
+import signal
 import socket
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -26,15 +27,17 @@ from broker.logs.files import LogFiles
 from broker.service import dispatch, projects, sweeps
 from broker.service.clock import Clock, Jumps, Listening, SystemClock
 from broker.service.configuration import Configuration, Reread
-from broker.service.context import Broker
+from broker.service.context import Broker, Caller
 from broker.service.feed import Feed
 from broker.service.wake import Wake
 from broker.state import DATABASE_NAME, INSTALLATION_NAME, LOGS_NAME, RESTORED_NAME, AlreadyRunning, state_lock
 from broker.store.contract import Store, StoreUnusable, Tx
 from broker.store.sqlite import Connect, open_sqlite
+from broker.wire.problems import Refused
 from broker.wire.settings import BrokerSettings, ConfigurationError
+from broker.wire.states import Scope
 
-__all__ = ["AlreadyRunning", "StoreUnusable", "state_lock"]  # what can keep a broker from starting
+__all__ = ["AlreadyRunning", "Reread", "StoreUnusable", "state_lock"]  # for those who start a broker
 
 log = structlog.get_logger("broker")
 
@@ -303,3 +306,23 @@ async def run_broker(
             "listening", state=str(state), listeners=[str(listener.socket.getsockname()) for listener in listeners]
         )
         yield broker
+
+
+def reload_on_hangup(broker: Broker) -> None:
+    """SIGHUP has the file read again. What comes of it stands in the log, and as an event."""
+    running: set[asyncio.Task[None]] = set()
+
+    async def reload() -> None:
+        try:
+            said = await projects.reload(broker, Caller(actor="SIGHUP", scopes=frozenset({Scope.OPERATOR})))
+        except Refused as refused:
+            log.error("not_reloaded", because=refused.detail)
+        else:
+            log.info("reloaded", changed=said.changed, needs_restart=said.needs_restart)
+
+    def wanted() -> None:
+        task = asyncio.get_running_loop().create_task(reload())
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, wanted)

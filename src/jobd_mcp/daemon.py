@@ -16,9 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from broker.service.context import Broker
     from broker.wire.settings import BrokerSettings
 
 EXIT_FAILED = 1
@@ -123,6 +120,7 @@ async def _until_told(settings: BrokerSettings, state: Path, *, with_worker: boo
     import gc
     import signal
 
+    from broker.app import reload_on_hangup
     from jobd_mcp.local import setting
     from jobd_mcp.serve import serving
     from jobd_mcp.supervision import SupervisedWorker
@@ -130,11 +128,10 @@ async def _until_told(settings: BrokerSettings, state: Path, *, with_worker: boo
     told = asyncio.Event()
     for signal_ in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signal_, told.set)
-    hangup = _reloader()
     name = setting(os.environ, "worker_name")
     home = state / "workers" / name if name else state / "worker"
     async with serving(settings, state, dict(os.environ), restarts_worker=with_worker, reread=_settings) as broker:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup, broker)
+        reload_on_hangup(broker)
         gc.freeze()  # modules, routes and models live as long as the process: to look through them stops all for 0.1 s
         worker = SupervisedWorker(_worker_environment(state), state / "worker.log", home) if with_worker else None
         if worker is not None:
@@ -144,36 +141,6 @@ async def _until_told(settings: BrokerSettings, state: Path, *, with_worker: boo
         finally:
             if worker is not None:
                 await worker.stop()
-
-
-def _reloader() -> Callable[[Broker], None]:
-    """What SIGHUP does: the file is read again. What comes of it stands in the log, and as an event."""
-    import asyncio
-
-    import structlog
-
-    from broker.service import projects
-    from broker.service.context import Caller
-    from broker.wire.problems import Refused
-    from broker.wire.states import Scope
-
-    log = structlog.get_logger("broker")
-    running: set[asyncio.Task[None]] = set()
-
-    async def reload(broker: Broker) -> None:
-        try:
-            said = await projects.reload(broker, Caller(actor="SIGHUP", scopes=frozenset({Scope.OPERATOR})))
-        except Refused as refused:
-            log.error("not_reloaded", because=refused.detail)
-        else:
-            log.info("reloaded", changed=said.changed, needs_restart=said.needs_restart)
-
-    def wanted(broker: Broker) -> None:
-        task = asyncio.get_running_loop().create_task(reload(broker))
-        running.add(task)
-        task.add_done_callback(running.discard)
-
-    return wanted
 
 
 def _worker_environment(state: Path) -> dict[str, str]:

@@ -16,9 +16,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from broker import places
-from broker.app import bind_unix, run_broker
+from broker.app import Reread, bind_unix, run_broker
 from broker.http import auth
-from broker.service.configuration import Reread
 from broker.service.context import Broker, Caller
 from broker.wire import states as wire
 from broker.wire.problems import ProblemCode, Refused

@@ -18,15 +18,7 @@ from pydantic import ValidationError
 from broker.core.effective import given
 from broker.core.order import word_of
 from broker.wire.problems import ProblemCode, Refused
-from broker.wire.projects import Profile, Project, Quota
-
-IN_THE_FILE_ONLY = ("roots",)
-QUOTA = "quota."
-KEYS = (
-    *(name for name in Project.model_fields if name not in ("quota", *IN_THE_FILE_ONLY)),
-    *(QUOTA + name for name in Quota.model_fields),
-)
-"""What can be changed."""
+from broker.wire.projects import IN_THE_FILE_ONLY, KEYS, QUOTA, Profile, Project, Quota
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from typing import Any
 import anyio.to_thread
 
 from broker.core.effective import FLOOR, Source, given
-from broker.core.order import DAY_MS
 from broker.core.run_time import Change, judged, usable
 from broker.service import usage, views
 from broker.service.context import Broker, Caller

@@ -28,7 +28,7 @@ class Quota(Frozen):
 def _root_of(value: str) -> str:
     path = PurePosixPath(value)
     if not (path.is_absolute() or value == "~" or value.startswith("~/")) or ".." in path.parts:
-        raise ValueError("give a whole path, as /data/vision or ~/work/vision, without ..")
+        raise ValueError("give a whole path, as /data/vision or ~/code/vision, without ..")
     return value
 
 
@@ -76,6 +76,15 @@ class Project(Conditions):
     roots: list[Root] | None = Field(
         default=None, max_length=64, description="Jobs with a cwd in one of these, that name no project, are its own."
     )
+
+
+IN_THE_FILE_ONLY = ("roots",)
+QUOTA = "quota."
+KEYS = (
+    *(name for name in Project.model_fields if name not in ("quota", *IN_THE_FILE_ONLY)),
+    *(QUOTA + name for name in Quota.model_fields),
+)
+"""What can be changed of a project at run time."""
 
 
 class TokenTable(Frozen):

@@ -21,7 +21,6 @@ _COLUMNS = (
     *(Column(head, right=True) for head in ("PRIORITY", "SHARE", "QUEUED", "RUNNING", "GPUS", "USED")),
     Column("SET", is_open=True),
 )
-_QUOTA = "quota."
 
 
 def projects_group() -> click.Group:
@@ -45,7 +44,7 @@ def projects_group() -> click.Group:
 
 
 def set_command() -> click.Command:
-    from broker.core.run_time import KEYS, QUOTA
+    from broker.wire.projects import KEYS
 
     operation = by_name()["project_set"]
     schemas = _schemas()
@@ -61,7 +60,7 @@ def set_command() -> click.Command:
         answer = connect(os.environ).call(operation, {"name": name, "values": said})
         show(answer.body, values[JSON_FLAG] is True, lambda: project(answer.json()))
 
-    options = [option(key.replace(QUOTA, "quota_"), schemas[key]) for key in KEYS]
+    options = [option(_python_name(key), schemas[key]) for key in KEYS]
     reset = click.Option(
         ["--reset"], multiple=True, metavar="KEY", help="Take a change back, as priority or quota.gpus. Repeatable."
     )
@@ -129,15 +128,15 @@ def _shown(value: Json) -> str:
 
 
 def _python_name(key: str) -> str:
-    return key.replace(_QUOTA, "quota_")
+    return key.replace(".", "_")
 
 
 def _schemas() -> Mapping[str, Schema]:
     """Of each key, its value's, out of the models: the broker judges by the same."""
-    from broker.wire.projects import Project, Quota
+    from broker.wire.projects import QUOTA, Project, Quota
 
     found: dict[str, Schema] = {}
-    for prefix, model in (("", Project), (_QUOTA, Quota)):
+    for prefix, model in (("", Project), (QUOTA, Quota)):
         whole: Schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
         document: Schema = {"components": {"schemas": whole.get("$defs", {})}}
         for key, schema in as_object(whole["properties"]).items():
