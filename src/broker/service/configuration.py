@@ -23,6 +23,7 @@ class Configuration:
 
     def __init__(self, file: BrokerSettings, reread: Reread | None = None) -> None:
         self.file, self.reread = file, reread
+        self.roots = roots_of(file)
         self.changing = anyio.Lock()
         self._changes: Sequence[Change] = ()
         self._count()
@@ -33,15 +34,18 @@ class Configuration:
 
     def take_file(self, file: BrokerSettings) -> None:
         self.file = file
+        self.roots = roots_of(file)
         self._count()
 
     def _count(self) -> None:
         projects = over(self.file.projects, self._changes)
         self.settings = self.file.model_copy(update={"projects": projects})
-        self.roots = [
-            (_real(root), name) for name, table in self.settings.projects.items() for root in table.roots or ()
-        ]
 
 
-def _real(root: str) -> str:
-    return os.path.realpath(Path(root).expanduser())
+def roots_of(file: BrokerSettings) -> list[tuple[str, str]]:
+    """Where each root really is, and whose it is."""
+    return [
+        (os.path.realpath(Path(root).expanduser()), name)
+        for name, table in file.projects.items()
+        for root in table.roots or ()
+    ]
