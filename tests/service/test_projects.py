@@ -169,6 +169,17 @@ async def test_what_a_quota_held_starts_when_the_quota_is_raised(make_bench: Cal
     assert [one.job for one in (await parked).deliveries] == jobs[1:]
 
 
+@pytest.mark.guarantee("G48")
+async def test_whose_turn_it_is_follows_a_change_at_once(bench: Any) -> None:
+    worker = await bench.registered(slots=1)
+    older, newer = await bench.submit(project="p"), await bench.submit(project="q")
+
+    await bench.client.project_set("q", {"priority": 50})
+
+    assert [one.job for one in (await worker.poll()).deliveries] == [newer]
+    assert older < newer
+
+
 def _file(path: Path, text: str) -> Callable[[], BrokerSettings]:
     path.write_text(text)
     return lambda: load(BrokerSettings, {}, path.read_text(), str(path))
