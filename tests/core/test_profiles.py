@@ -66,7 +66,7 @@ def whole(job: JobSpec, projects: dict[str, Project], profiles: dict[str, Profil
 
 
 @pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.guarantee("G48")
+@pytest.mark.guarantee("G44")
 def test_of_every_field_the_job_counts_before_its_profile_and_that_before_project_and_floor(field: str) -> None:
     values = values_of(field)
     assert len(values) >= 2, f"{field}: give _CANDIDATES two values that it takes"
@@ -92,7 +92,7 @@ def test_of_every_field_the_job_counts_before_its_profile_and_that_before_projec
 
 
 @pytest.mark.parametrize(("field", "other"), list(itertools.permutations(FIELDS, 2)))
-@pytest.mark.guarantee("G48")
+@pytest.mark.guarantee("G44")
 @pytest.mark.trial("B72")
 def test_a_profile_that_sets_one_field_keeps_the_floor_and_the_project_of_every_other(field: str, other: str) -> None:
     project = Project(checkpoint_grace_s=3)
@@ -133,7 +133,7 @@ def test_words_that_contradict_each_other_only_together_are_refused() -> None:
         whole(spec(profile="big", gpus=0), {}, {"big": Profile(vram_gb=24)})
 
 
-@pytest.mark.guarantee("G48")
+@pytest.mark.guarantee("G44")
 def test_a_rule_suggests_and_changes_nothing_unless_it_says_that_it_applies() -> None:
     profiles = {"gpu24": Profile(vram_gb=24)}
     rule = Rule(match=["python * train"], profile="gpu24", name="training")

@@ -31,7 +31,7 @@ def configured(installation: Installation) -> tuple[Installation, Path]:
     return installation, file
 
 
-@pytest.mark.guarantee("G48")
+@pytest.mark.guarantee("G44")
 def test_the_directory_of_a_person_says_the_project_and_a_profile_what_the_job_asks_for(
     configured: tuple[Installation, Path],
 ) -> None:
@@ -48,7 +48,7 @@ def test_the_directory_of_a_person_says_the_project_and_a_profile_what_the_job_a
     assert refused.code != 0 and "did you mean big?" in refused.err
 
 
-@pytest.mark.guarantee("G48")
+@pytest.mark.guarantee("G44")
 def test_an_operator_changes_a_project_and_takes_it_back(configured: tuple[Installation, Path]) -> None:
     up, _ = configured
 
@@ -67,7 +67,7 @@ def test_an_operator_changes_a_project_and_takes_it_back(configured: tuple[Insta
     assert wrong.code != 0 and "share" in wrong.err
 
 
-@pytest.mark.guarantee("G48")
+@pytest.mark.guarantee("G44")
 def test_a_file_is_read_again_by_command_and_by_signal(configured: tuple[Installation, Path]) -> None:
     up, file = configured
     pid = up.good("up", "--json").json()["pid"]

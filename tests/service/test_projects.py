@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.mark.guarantee("G48")
+@pytest.mark.guarantee("G44")
 async def test_a_job_has_its_profile_and_says_whose_word_each_value_is(make_bench: Callable[..., Any]) -> None:
     bench = await make_bench(**SETTINGS)
 
@@ -52,7 +52,7 @@ async def test_an_unknown_profile_is_refused_alone_and_among_many(make_bench: Ca
     assert (await bench.client.job_list()).total == 0
 
 
-@pytest.mark.guarantee("G48")
+@pytest.mark.guarantee("G44")
 async def test_a_rule_warns_in_submit_and_preview(make_bench: Callable[..., Any]) -> None:
     bench = await make_bench(**SETTINGS)
 
@@ -63,7 +63,7 @@ async def test_a_rule_warns_in_submit_and_preview(make_bench: Callable[..., Any]
     assert preview.warnings == said.warnings and "vram_gb" not in (preview.spec or {})
 
 
-@pytest.mark.guarantee("G48")
+@pytest.mark.guarantee("G44")
 async def test_a_directory_says_the_project_where_it_really_is(make_bench: Callable[..., Any], tmp_path: Path) -> None:
     vision, other = tmp_path / "vision", tmp_path / "other"
     for directory in (vision / "deep", other):
@@ -87,7 +87,7 @@ async def test_a_directory_says_the_project_where_it_really_is(make_bench: Calla
     assert await of(vision, project="default") == ("default", "job")
 
 
-@pytest.mark.guarantee("G48")
+@pytest.mark.guarantee("G44")
 async def test_a_change_at_run_time_counts_key_by_key_and_can_be_taken_back(make_bench: Callable[..., Any]) -> None:
     bench = await make_bench(**SETTINGS)
 
@@ -139,7 +139,7 @@ async def test_a_change_that_is_wrong_is_refused_whole(bench: Any, values: Any, 
     assert (await bench.client.project_list()).projects == []
 
 
-@pytest.mark.guarantee("G48")
+@pytest.mark.guarantee("G44")
 @pytest.mark.trial("B72")
 async def test_a_change_outlives_the_broker_and_the_file_stays_beneath(short_dir: Path) -> None:
     settings = BrokerSettings.model_validate(SETTINGS)
@@ -154,7 +154,7 @@ async def test_a_change_outlives_the_broker_and_the_file_stays_beneath(short_dir
     assert "profile" not in entry.values
 
 
-@pytest.mark.guarantee("G48")
+@pytest.mark.guarantee("G44")
 async def test_what_a_quota_held_starts_when_the_quota_is_raised(make_bench: Callable[..., Any]) -> None:
     bench = await make_bench(**SETTINGS)
     worker = await bench.registered(slots=64)
@@ -169,7 +169,7 @@ async def test_what_a_quota_held_starts_when_the_quota_is_raised(make_bench: Cal
     assert [one.job for one in (await parked).deliveries] == jobs[1:]
 
 
-@pytest.mark.guarantee("G48")
+@pytest.mark.guarantee("G44")
 async def test_whose_turn_it_is_follows_a_change_at_once(bench: Any) -> None:
     worker = await bench.registered(slots=1)
     older, newer = await bench.submit(project="p"), await bench.submit(project="q")
@@ -188,7 +188,7 @@ def _file(path: Path, text: str) -> Callable[[], BrokerSettings]:
 GOOD = "lease_s = 30\n[projects.p]\npriority = 5\n"
 
 
-@pytest.mark.guarantee("G48")
+@pytest.mark.guarantee("G44")
 async def test_a_file_read_again_counts_at_once_and_says_what_does_not(short_dir: Path) -> None:
     file, state = short_dir / "jobd.toml", short_dir / "state"
     reread = _file(file, GOOD)
@@ -223,7 +223,7 @@ async def test_a_file_read_again_counts_at_once_and_says_what_does_not(short_dir
         ("[projects.p]\npriority = 9\nprofile = 'x'\n", r"projects\.p\.profile: there is no profile x.*line 3"),
     ],
 )
-@pytest.mark.guarantee("G48")
+@pytest.mark.guarantee("G44")
 async def test_a_file_that_is_wrong_is_refused_whole_with_its_place(short_dir: Path, wrong: str, said: str) -> None:
     file, state = short_dir / "jobd.toml", short_dir / "state"
     reread = _file(file, GOOD)
