@@ -37,6 +37,7 @@ from broker.wire.jobs import (
 from broker.wire.leases import Lease, LeaseRequest, LeaseState
 from broker.wire.outcomes import ArtifactList, ArtifactSize, ResultKept
 from broker.wire.problems import Problem, Refused
+from broker.wire.projects import ProjectChange, ProjectEntry, ProjectList, Reloaded
 from broker.wire.states import JobState, Scope
 from broker.wire.system import TokenList, TokenMade, TokenRequest, Whoami
 from broker.wire.watches import Watch, WatchRequest
@@ -266,6 +267,19 @@ class BrokerClient:
 
     async def token_revoke(self, name: str) -> TokenList:
         return await self._call(TokenList, "DELETE", f"/v1/tokens/{quote(name, safe='')}")
+
+    # ---- projects and settings
+
+    async def project_list(self) -> ProjectList:
+        return await self._call(ProjectList, "GET", "/v1/projects")
+
+    async def project_set(self, name: str, values: Mapping[str, Any]) -> ProjectEntry:
+        """Null takes a change back."""
+        body = ProjectChange(values=dict(values))
+        return await self._call(ProjectEntry, "PUT", f"/v1/projects/{quote(name, safe='')}", body=body)
+
+    async def reload(self) -> Reloaded:
+        return await self._call(Reloaded, "POST", "/v1/reload")
 
     # ---- what workers say
 

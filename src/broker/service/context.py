@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from broker.logs.files import ArtifactFiles, LogFiles
 from broker.service.clock import Clock, Jumps, Listening, Since
+from broker.service.configuration import Configuration
 from broker.service.feed import Feed
 from broker.service.quotas import Quotas
 from broker.service.rounds import Rounds
@@ -37,7 +38,7 @@ class Broker:
     """One broker. `make_secret` gives unguessable text for tokens and ids of stop requests."""
 
     store: Store
-    settings: BrokerSettings
+    configuration: Configuration
     clock: Clock
     listening: Listening
     jumps: Jumps
@@ -53,6 +54,11 @@ class Broker:
     idle_leases: Since = field(default_factory=Since)
     waits: Rounds = field(default_factory=Rounds)
     preemptible: Since = field(default_factory=Since)
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """As they count now."""
+        return self.configuration.settings
 
     def quotas(self, tx: Tx) -> Quotas:
         """What quotas say in this transaction."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import anyio.to_thread
 
 from broker.core import arrays, graph
-from broker.core.effective import Effective, Source, effective, seconds
+from broker.core.effective import Effective, Source, seconds
 from broker.core.fingerprint import fingerprint
 from broker.core.matching import Shape
 from broker.core.placement import Demand
@@ -21,6 +21,7 @@ from broker.core.states import TERMINAL
 from broker.failpoint import failpoint
 from broker.places import DEVICE_NAMES
 from broker.service import array_counts, views
+from broker.service.completing import completed
 from broker.service.context import Broker, Caller
 from broker.service.quotas import Owner, token_with_quota
 from broker.service.rows import unknown_job
@@ -45,7 +46,7 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
     What is valid but fits no worker now is accepted and waits, saying so; so does what depends on other jobs. What the
     specification leaves open is decided here, once: a later change of a project's defaults is for later jobs.
     """
-    whole = effective(spec, broker.settings.projects)
+    whole = await completed(broker, spec)
     admit_environment(whole.spec)
     if arrays.is_array(spec):  # thousands are judged: others have their turn meanwhile
         members = await anyio.to_thread.run_sync(members_of, whole.spec)
@@ -248,6 +249,7 @@ def warnings_of(tx: Tx, whole: Effective) -> list[str] | None:
         for job in spec.depends_on or ()
         if tx.one("array", array=job) is not None and job + 1 not in (spec.depends_on or ())
     ]
+    said += [whole.suggested] if whole.suggested is not None else []
     return (said + _warnings_about_devices(whole)) or None
 
 
@@ -266,7 +268,7 @@ def _warnings_about_devices(whole: Effective) -> list[str]:
         said.append(
             f"it mentions {found[0]} and asks for no GPU, so it will see none: set gpus or vram_gb if it needs one"
         )
-    own = whole.sources.get("gpu_idle_timeout_s") is Source.JOB  # a project's is for those of its jobs that have some
+    own = whole.sources.get("gpu_idle_timeout_s") == Source.JOB  # a project's is for those of its jobs that have some
     if own and seconds(spec.gpu_idle_timeout_s) is not None:
         said.append("gpu_idle_timeout_s limits nothing: the job asks for no GPU")
     return said

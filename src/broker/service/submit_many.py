@@ -7,7 +7,8 @@ from functools import partial
 
 import anyio.to_thread
 
-from broker.core.effective import Effective, effective
+from broker.core.effective import Effective
+from broker.service.completing import complete
 from broker.service.context import Broker, Caller
 from broker.service.submit import Denial, Members, accept, admit_environment, members_of
 from broker.store.contract import Tx
@@ -42,7 +43,7 @@ def _judged(broker: Broker, specs: Sequence[JobSpec]) -> list[tuple[Effective, M
     found: list[tuple[Effective, Members]] = []
     for place, spec in enumerate(specs):
         try:
-            whole = effective(spec, broker.settings.projects)
+            whole = complete(broker, spec)
             admit_environment(whole.spec)
             found.append((whole, members_of(whole.spec)))
         except Refused as refused:

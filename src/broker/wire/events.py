@@ -84,6 +84,14 @@ class EventType(StrEnum):
     RESTORED = "restored", "The database was restored from a backup: what happened after that is forgotten."
     LOGS_PRUNED = "logs_pruned", "Output of jobs that ended long ago was removed; the data name them, as 1..50,53."
     JOBS_PRUNED = "jobs_pruned", "Jobs that ended long ago were removed, with their events; the data name them."
+    PROJECT_CHANGED = (
+        "project_changed",
+        "Keys of a project were changed at run time; the data have the values, null where one was taken back.",
+    )
+    CONFIGURATION_RELOADED = (
+        "configuration_reloaded",
+        "jobd.toml was read again; the data name the keys that count differently, and those that need a restart.",
+    )
     TOKEN_CREATED = "token_created", "A token was made; the data carry its name and scopes, never the token."
     TOKEN_REVOKED = "token_revoked", "A token was revoked and is refused from now on."
 

@@ -110,6 +110,7 @@ class Program(Frozen):
     name: Annotated[Text, StringConstraints(max_length=200)] | None = None
     labels: dict[Name, Annotated[Text, StringConstraints(max_length=200)]] | None = Field(default=None, max_length=64)
     project: Name = "default"
+    profile: Name | None = None
     priority: int = Field(default=0, ge=-50, le=50, description="Higher first; added to the project's.")
 
 
@@ -132,8 +133,8 @@ class Conditions(Frozen):
     on_preempt: OnPreempt = OnPreempt.STOP
 
 
-class JobSpec(Conditions, Program):
-    """What was asked for. It never changes after the submit."""
+class Bundle(Conditions):
+    """Conditions and what is asked of a machine: what a profile may say."""
 
     gpus: int | None = Field(default=None, ge=0, le=512, description="Exclusive without vram_gb.")
     vram_gb: Gibibytes | None = Field(default=None, description="Per GPU; shared.")
@@ -141,6 +142,11 @@ class JobSpec(Conditions, Program):
     resources: dict[Name, Count] | None = Field(default=None, max_length=64)
     arch: Name | None = None
     os: Literal["linux", "macos"] | None = None
+
+
+class JobSpec(Bundle, Program):
+    """What was asked for. It never changes after the submit."""
+
     worker: Name | None = Field(default=None, description="Only there.")
     depends_on: JobIds | None = Field(default=None, description="Start after these.")
     depends_on_array: JobIds | None = Field(default=None, description="All their members.")
@@ -304,7 +310,8 @@ class Job(Frozen):
     warnings: list[str] | None = None
     spec: dict[str, Any] | None = Field(default=None, description="detail=full: the effective specification.")
     sources: dict[str, str] | None = Field(
-        default=None, description="detail=full: where each value of spec comes from: job, project, floor or default."
+        default=None,
+        description="detail=full: where each value of spec comes from: job, profile NAME, rule N, root, project, floor or default.",
     )
     assignments: list[Assignment] | None = Field(default=None, description="detail=full: every delivery.")
     depends_on: list[int] | None = Field(default=None, description="detail=full: the jobs it waits for, or waited for.")
@@ -375,7 +382,8 @@ class Preview(Frozen):
     command: str | None = Field(default=None, description="Of its first member.")
     spec: dict[str, Any] | None = Field(default=None, description="The effective specification.")
     sources: dict[str, str] | None = Field(
-        default=None, description="Where each of its values comes from: job, project, floor or default."
+        default=None,
+        description="Where each of its values comes from: job, profile NAME, rule N, root, project, floor or default.",
     )
     waiting: Reason | None = Field(default=None, description="Why it would wait.")
     placement: list[Placement] | None = Field(default=None, description="Workers as they are loaded now.")

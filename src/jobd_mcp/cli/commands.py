@@ -40,6 +40,8 @@ WRITTEN = {
     "restore": "backup:restore_command",
     "demo": "machine:demo_command",
     "doctor": "doctor:doctor_command",
+    "projects": "projects:projects_group",
+    "reload": "projects:reload_command",
     "token": "tokens:token_group",
     "completion": "completion:completion_command",
 }
@@ -59,6 +61,7 @@ ORDER = (
     "lease",
     "top",
     "workers",
+    "projects",
     "events",
     "token",
 )
