@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from broker.core.estimates import MOST_KEPT
+from broker.service import stats
 from broker.wire.jobs import Peak
 from broker.wire.machines import Cpus, Facts, GpuState, Ram
 from broker.wire.problems import Refused
-from broker.service import stats
 
 
 async def roomy(bench):

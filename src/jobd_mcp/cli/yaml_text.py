@@ -7,7 +7,6 @@ that are given twice. Words are read as YAML 1.2 does: `no` and `on` are text, `
 from __future__ import annotations
 
 import re
-from typing import ClassVar
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
@@ -35,7 +34,7 @@ class NotPlain(ValueError):
 
 
 class _Plain(yaml.SafeLoader):
-    yaml_implicit_resolvers: ClassVar[dict[str, list[object]]] = {}  # a class of its own has rules of its own
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # a class of its own has rules of its own
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs say nothing of the parser
