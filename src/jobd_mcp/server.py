@@ -16,7 +16,7 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 from mcp.types import CallToolResult, InputRequiredResult, ToolAnnotations
 
-from jobd_mcp import confirming, results, waiting
+from jobd_mcp import confirming, prompts, resources, results, waiting
 from jobd_mcp.arguments import BadArguments, understood
 from jobd_mcp.calls import Answer, Caller, Unreachable
 from jobd_mcp.job_waits import JobWaits
@@ -54,6 +54,10 @@ def build(
         extensions=[TasksExtension(JobWaits(every, caller, identity_of, pace.poll_ms))],
         log_level="WARNING",
     )
+    reader = resources.Reader(every, caller, identity_of)
+    resources.offer(server, reader)
+    resources.complete(lowlevel(server), reader)
+    prompts.offer(server)
     # The SDK installs a handler of its own on the root logger; how this program logs is not its business.
     root.handlers[:] = handlers
     root.setLevel(level)

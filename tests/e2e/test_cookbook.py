@@ -11,7 +11,7 @@ import pytest
 from support.installation import JOB, Installation
 from support.scripts import ROOT
 
-RECIPE = re.compile(r"^## (.+?)\n(?:(?!## |```).*\n)*```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RECIPE = re.compile(r"^## (.+?)\n(?:(?!## |```).*\n)*```sh\n([\s\S]*?)^```$", re.MULTILINE)
 RECIPES = RECIPE.findall((ROOT / "docs" / "cookbook.md").read_text())
 TOLD = {
     "Sweep and collect": "loss 0.01 2",

@@ -10,7 +10,8 @@ from fastapi.responses import PlainTextResponse
 from broker.http import surface
 from broker.http.auth import caller
 from broker.http.parameters import MOST_OFFSET, Id, OptionalAttempt, The, Who, answered, broker_of
-from broker.service import cancel, explain, output, preempt, preview, queries, stats, submit, submit_many
+from broker.service import adopt, cancel, explain, output, preempt, preview, queries, stats, submit, submit_many
+from broker.wire.adoptions import AdoptRequest
 from broker.wire.jobs import (
     MOST_ID,
     CancelAnswer,
@@ -160,6 +161,12 @@ async def job_logs(
 async def job_cancel(request: CancelRequest, broker: The, who: Who) -> CancelAnswer:
     """Cancel jobs by id, array or project: TERM, then KILL; cancelled once all processes are gone."""
     return await cancel.cancel(broker, who, request)
+
+
+@router.post("/jobs/adopt", openapi_extra=surface.tool(Scope.SUBMIT), response_model_exclude_none=True, status_code=201)
+async def job_adopt(request: AdoptRequest, broker: The, who: Who) -> Submitted:
+    """Make a running process a job."""
+    return await adopt.adopt(broker, who, request)
 
 
 @router.post(

@@ -34,7 +34,9 @@ class NotPlain(ValueError):
 
 
 class _Plain(yaml.SafeLoader):
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # a class of its own has rules of its own
+    yaml_implicit_resolvers: dict[
+        str, list[tuple[str, re.Pattern[str]]]
+    ] = {}  # a class of its own has rules of its own
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs say nothing of the parser
