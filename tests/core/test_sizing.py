@@ -36,6 +36,7 @@ def test_what_is_too_small_is_named_and_a_failure_for_want_of_memory_shows_it() 
 def test_nothing_is_suggested_of_fewer_runs_than_three_nor_of_failures_alone() -> None:
     assert said(History((run(rss_mb=100),) * 2, (run(rss_mb=100),) * 9), ram_gb=64) == []
     assert said(History((), (run(rss_mb=100),) * 9), ram_gb=64) == []
+    assert said(History((run(cpu_s=1),) * 2, (run(cpu_s=1),) * 9), cpus=16) == []
 
 
 def test_runs_whose_memory_nobody_could_tell_are_not_counted_as_small() -> None:
