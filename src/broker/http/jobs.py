@@ -10,7 +10,19 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 from broker.http import surface
 from broker.http.auth import caller
 from broker.http.parameters import MOST_OFFSET, Id, OptionalAttempt, The, Who, answered, broker_of
-from broker.service import adopt, cancel, explain, outcomes, output, preempt, preview, queries, submit, submit_many
+from broker.service import (
+    adopt,
+    cancel,
+    explain,
+    outcomes,
+    output,
+    preempt,
+    preview,
+    queries,
+    stats,
+    submit,
+    submit_many,
+)
 from broker.wire.adoptions import AdoptRequest
 from broker.wire.jobs import (
     MOST_ID,
@@ -32,6 +44,7 @@ from broker.wire.jobs import (
 )
 from broker.wire.outcomes import ArtifactList
 from broker.wire.states import JobState, Scope
+from broker.wire.stats import Stats
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
@@ -106,6 +119,21 @@ async def job_get(
 async def job_explain(job: Id, broker: The) -> Response:
     """Why a job waits: per worker all that is short; when it starts; the cheapest change."""
     return answered(await explain.explain(broker, job))
+
+
+@router.get(
+    "/stats",
+    openapi_extra=surface.not_a_tool(Scope.READ, because="job_preview says it where it matters: of what is submitted"),
+    response_model=Stats,
+)
+async def job_stats(
+    broker: The,
+    job: Annotated[int | None, Query(ge=1, le=MOST_ID, description="What it runs.")] = None,
+    fingerprint: Annotated[str | None, Query(max_length=40, description="As an answer names it.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200, description="Without either: commands that ended last.")] = 20,
+) -> Response:
+    """What commands used in past runs, beside what they ask for; and what would do."""
+    return answered(await stats.stats(broker, job, fingerprint, limit))
 
 
 @router.get(

@@ -380,7 +380,7 @@ class _Exchange:
                 entry, "cwd_start_limit", "what needs the same directory did not start there in time"
             )
         self._apply(entry, cause, facts)
-        history.note(self.tx, entry.job.id, cause, final)
+        history.note(self.tx, entry.job.id, cause, final, entry.assignment.peak)
         return VerdictWord.ACCEPTED
 
     def _close_lost(self, entry: _Entry, final: Final) -> None:

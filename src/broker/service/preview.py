@@ -8,11 +8,13 @@ from typing import Any
 import anyio.to_thread
 from pydantic import ValidationError
 
+from broker.core import sizing
 from broker.core.arrays import is_array
 from broker.core.effective import Effective
 from broker.core.fingerprint import fingerprint
 from broker.core.matching import Shape
 from broker.core.placement import Demand
+from broker.service import history
 from broker.service.completing import completed
 from broker.service.context import Broker, Caller
 from broker.service.explain import Prospect, prospect
@@ -88,8 +90,14 @@ def _preview(tx: Tx, broker: Broker, whole: Effective, members: Members, token: 
         basis=told(found.start, found.run),
         would_preempt=_would_preempt(tx, broker, place, place_of(members.first)) or None,
         suggestion=None if _starts(found) else found.suggestion,
-        warnings=warnings_of(tx, whole),
+        warnings=_warnings(tx, whole, fingerprint(members.first)),
     )
+
+
+def _warnings(tx: Tx, whole: Effective, key: str) -> list[str] | None:
+    """A submit's, and what past runs say of the size."""
+    sized = sizing.advice(whole.spec, sizing.used(history.history(tx, key), key))
+    return [*(warnings_of(tx, whole) or ()), *sized] or None
 
 
 def _would_preempt(tx: Tx, broker: Broker, place: Place, directory: str) -> list[WouldPreempt]:

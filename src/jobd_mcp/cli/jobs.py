@@ -6,13 +6,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 import click
 
-from jobd_mcp.cli import colours, many, rendering
+from jobd_mcp.cli import asking, colours, many, rendering
+from jobd_mcp.cli.asking import Asked
 from jobd_mcp.cli.connection import Answer, Connection, connect
 from jobd_mcp.cli.failure import OWN_FAILURE, Failure
 from jobd_mcp.cli.live_line import telling
@@ -21,7 +22,6 @@ from jobd_mcp.cli.operation_command import JSON_FLAG, bare_words, json_flag, sho
 from jobd_mcp.cli.options import arguments_of, options_of
 from jobd_mcp.cli.output import Sink, copy
 from jobd_mcp.cli.standing import standing
-from jobd_mcp.cli.submitting import Words, program, surroundings
 from jobd_mcp.cli.surface import by_name
 from jobd_mcp.cli.waiting import Waiter
 from jobd_mcp.schemas import Json, Schema, as_list, as_object
@@ -44,10 +44,11 @@ def submit_command() -> click.Command:
     @click.pass_context
     def call(ctx: click.Context, /, **values: object) -> int:
         as_json = values[JSON_FLAG] is True
-        if values["stdin"] is True or values["file"] is not None:
-            return _submit_many(ctx, values, as_json=as_json)
+        asked = _asked(ctx, values)
         connection = connect(os.environ, start=True)
-        answer = connection.call(operation, _spec(ctx, values, connection))
+        if not asked.source.alone:
+            return _submit_many(asked, connection, values, as_json=as_json)
+        answer = _blamed(asked, lambda: connection.call(operation, _spec(asked, connection, values)))
         made = as_object(answer.json())
         if values["wait"] is not True:
             show(answer.body, as_json, lambda: rendering.submitted(made))
@@ -63,24 +64,16 @@ def submit_command() -> click.Command:
             *_program_params(),
             click.Option(["--wait"], is_flag=True, help="Wait for the end, and exit with the job's code."),
             click.Option(["--stdin"], is_flag=True, help="Many jobs, all or none: a specification in JSON a line."),
-            click.Option(["--file"], type=click.STRING, help="The same from a file."),
+            click.Option(["--file"], type=click.STRING, help="The same from a file; or TOML, YAML, JSON, a script."),
             json_flag(),
         ],
         help=f"{operation.description}\n\n{_PROGRAM_HELP}",
     )
 
 
-def _submit_many(ctx: click.Context, values: dict[str, object], *, as_json: bool) -> int:
-    """What a line leaves out is as the options say."""
-    file = values["file"]
-    lines = many.read(file if isinstance(file, str) else None)
-    connection = connect(os.environ, start=True)
-    common = _spec(ctx, values, connection)
-    specs: list[Json] = [many.completed(spec, common) for spec in lines.specs]
-    try:
-        answer = connection.call(by_name()["job_submit_many"], {"jobs": specs})
-    except Failure as failure:
-        raise lines.blamed(failure) from None
+def _submit_many(asked: Asked, connection: Connection, values: dict[str, object], *, as_json: bool) -> int:
+    specs = asked.specs(connection, by_name()["worker_list"], os.environ, pass_env=values["no_env"] is not True)
+    answer = _blamed(asked, lambda: connection.call(by_name()["job_submit_many"], {"jobs": specs}))
     if values["wait"] is not True:
         made = [as_object(entry) for entry in as_list(as_object(answer.json()).get("jobs"))]
         show(answer.body, as_json, lambda: [line for one in made for line in rendering.submitted(one)])
@@ -95,8 +88,9 @@ def preview_command() -> click.Command:
 
     @click.pass_context
     def call(ctx: click.Context, /, **values: object) -> int:
+        asked = _one(_asked(ctx, values))
         connection = connect(os.environ)
-        answer = connection.call(operation, {"spec": _spec(ctx, values, connection)})
+        answer = connection.call(operation, {"spec": _spec(asked, connection, values)})
         found = as_object(answer.json())
         show(answer.body, values[JSON_FLAG] is True, lambda: rendering.previewed(found))
         return 0 if found.get("valid") is True else OWN_FAILURE
@@ -113,11 +107,12 @@ def preview_command() -> click.Command:
 def run_command() -> click.Command:
     @click.pass_context
     def call(ctx: click.Context, /, **values: object) -> int:
+        asked = _one(_asked(ctx, values))
         connection = connect(os.environ, start=True)
-        spec = _spec(ctx, values, connection)
+        spec = _spec(asked, connection, values)
         if {"count", "sweep"} & spec.keys():
             raise Failure("job run runs one job", hint="job submit --wait waits for an array")
-        made = as_object(connection.call(by_name()["job_submit"], spec).json())
+        made = as_object(_blamed(asked, lambda: connection.call(by_name()["job_submit"], spec)).json())
         if made.get("waiting") and sys.stderr.isatty():
             say(rendering.job_line(made))  # else nothing would be seen, and nobody would know why
         return _followed(connection, made["id"])
@@ -162,7 +157,8 @@ def wait_command() -> click.Command:
 
 
 _PROGRAM_HELP = (
-    "The program: `-- CMD ARGS…` runs CMD without a shell; one word is shell text, as 'make | tee log'. The job's "
+    "The program: `-- CMD ARGS…` runs CMD without a shell; one word is shell text, as 'make | tee log', or a file: a "
+    "specification in TOML, YAML or JSON, or a script with #JOBD or #SBATCH lines. The job's "
     "directory is this one if the broker is on this machine. An active venv or conda environment is passed on if the "
     "workers are on this machine. Starts this user's broker if none runs and JOBD_URL names none."
 )
@@ -170,22 +166,47 @@ _PROGRAM_HELP = (
 
 def _program_params() -> list[click.Parameter]:
     return [
-        click.Argument(["words"], nargs=-1, metavar="['SHELL TEXT' | -- CMD ARGS…]"),
+        click.Argument(["words"], nargs=-1, metavar="['SHELL TEXT' | FILE | -- CMD ARGS…]"),
         *options_of(by_name()["job_submit"]),
         click.Option(["--no-env"], is_flag=True, help="Don't pass on the active venv or conda environment."),
+        click.Option(["--strict"], is_flag=True, help="Refuse #SBATCH lines that have no equivalent."),
     ]
 
 
-def _spec(ctx: click.Context, values: dict[str, object], connection: Connection) -> Schema:
-    """The specification that the options, the words and the surroundings make."""
-    words = values["words"]
-    bare = tuple(str(word) for word in words) if isinstance(words, tuple) else ()
-    behind: list[str] | None = ctx.meta[BEHIND_DASHES]
-    if bare and behind is not None:
-        raise Failure(f"{bare[0]!r} stands before --", hint="put the whole program behind --")
-    said = Words(bare if behind is None else tuple(behind), literal=behind is not None)
-    given: Schema = {**arguments_of(by_name()["job_submit"], values), **program(said)}
-    return surroundings(given, connection, by_name()["worker_list"], os.environ, pass_env=values["no_env"] is not True)
+def _asked(ctx: click.Context, values: dict[str, object]) -> Asked:
+    """What the words, the options and a file say; before any broker is asked or started."""
+    words, file = values["words"], values.get("file")
+    submit = by_name()["job_submit"]
+    return asking.read(
+        arguments_of(submit, values),
+        tuple(str(word) for word in words) if isinstance(words, tuple) else (),
+        ctx.meta[BEHIND_DASHES],
+        submit,
+        os.environ,
+        file=file if isinstance(file, str) else None,
+        stdin=values.get("stdin") is True,
+        strict=values["strict"] is True,
+    )
+
+
+def _one(asked: Asked) -> Asked:
+    if not asked.source.alone:
+        raise Failure(f"{asked.source.name} is a list of jobs", hint="job submit takes it; here one job is meant")
+    return asked
+
+
+def _spec(asked: Asked, connection: Connection, values: dict[str, object]) -> Schema:
+    """The one specification, with its surroundings."""
+    (spec,) = asked.specs(connection, by_name()["worker_list"], os.environ, pass_env=values["no_env"] is not True)
+    return as_object(spec)
+
+
+def _blamed(asked: Asked, call: Callable[[], Answer]) -> Answer:
+    """A refusal names the file, and the place in it."""
+    try:
+        return call()
+    except Failure as failure:
+        raise asked.source.blamed(failure) if asked.source.name else failure from None
 
 
 def _followed(connection: Connection, job: Json) -> int:

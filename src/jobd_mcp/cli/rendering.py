@@ -145,6 +145,37 @@ def previewed(answer: Json) -> list[str]:
     return lines + [_spec_line(name, value, text(sources.get(name))) for name, value in values]
 
 
+def stats(answer: Json) -> list[str]:
+    """What commands used, and asked for; and what would do."""
+    commands = [as_object(entry) for entry in as_list(as_object(answer).get("commands"))]
+    if not commands:
+        return ["nothing has ended yet"]
+    return [line for known in commands for line in _stats_of(known)]
+
+
+def _stats_of(known: Schema) -> list[str]:
+    whose = "with other values too, " if known.get("values_differ") else ""
+    asked = as_object(known.get("asked"))
+    used = [
+        f"{name} {text(value)}"
+        for name in ("rss_gb", "vram_gb", "cpus", "gpu")
+        if (value := known.get(name)) is not None
+    ]
+    lines = [
+        click.style(text(known.get("fingerprint")), bold=True) + f"  {text(known.get('command'))}",
+        f"  {whose}{text(known.get('runs'))} completed, {text(known.get('failed'))} failed",
+    ]
+    if known.get("median_run_s") is not None:
+        median, worst = duration(known.get("median_run_s")), duration(known.get("worst_run_s"))
+        lines.append(f"  runs for {median} (median), {worst} at most")
+    if used:
+        lines.append(f"  used at most: {', '.join(used)}")
+    if asked:
+        lines.append(f"  asks: {', '.join(f'{name} {text(value)}' for name, value in asked.items())}")
+    lines += [f"  {text(said)}" for said in as_list(known.get("suggestions"))]
+    return [*lines, f"  {text(known.get('note'))}"] if known.get("note") else lines
+
+
 def _placed(known: Schema) -> list[str]:
     lines = []
     for entry in (as_object(entry) for entry in as_list(known.get("placement"))):
