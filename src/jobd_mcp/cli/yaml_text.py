@@ -39,25 +39,25 @@ class _Plain(yaml.SafeLoader):
     ] = {}  # a class of its own has rules of its own
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs say nothing of the parser
+        event = self.peek_event()
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise NotPlain("anchors and aliases are not taken", _line(event))
         if getattr(event, "tag", None):
             raise NotPlain(f"the tag {event.tag} is not taken", _line(event))
-        node: Node | None = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        node: Node | None = super().compose_node(parent, index)
         return node
 
 
 for _tag, _pattern, _first in _KINDS:
-    _Plain.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern.pattern})$"), _first)  # type: ignore[no-untyped-call]
+    _Plain.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern.pattern})$"), _first)
 
 
 def parse(text: str) -> tuple[Json, dict[tuple[str | int, ...], int]]:
     """The data, and the line of each member by its path. Raises NotPlain."""
     lines: dict[tuple[str | int, ...], int] = {}
-    loader = _Plain(text)  # type: ignore[no-untyped-call]
+    loader = _Plain(text)
     try:
-        root = loader.get_single_node()  # type: ignore[no-untyped-call]
+        root = loader.get_single_node()
         return (_value(root, (), lines) if root is not None else None), lines
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -67,7 +67,7 @@ def parse(text: str) -> tuple[Json, dict[tuple[str | int, ...], int]]:
     except RecursionError:
         raise NotPlain("nested too deep", 1) from None
     finally:
-        loader.dispose()  # type: ignore[no-untyped-call]
+        loader.dispose()
 
 
 def _value(node: Node, path: tuple[str | int, ...], lines: dict[tuple[str | int, ...], int]) -> Json:
@@ -106,5 +106,5 @@ def _scalar(node: ScalarNode) -> Json:
 
 
 def _line(of: Node | yaml.Event) -> int:
-    line: int = of.start_mark.line
-    return line + 1
+    mark = of.start_mark
+    return mark.line + 1 if mark is not None else 1
