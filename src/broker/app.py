@@ -21,14 +21,23 @@ from fastapi import Depends, FastAPI
 
 from broker import places
 from broker.failpoint import failpoint
-from broker.http import auth, fleet, jobs, leases, problems, streams, system, watches
+from broker.http import auth, fleet, jobs, leases, problems, snapshots, streams, system, watches
 from broker.logs.files import LogFiles
 from broker.service import dispatch, sweeps
 from broker.service.clock import Clock, Jumps, Listening, SystemClock
 from broker.service.context import Broker
 from broker.service.feed import Feed
 from broker.service.wake import Wake
-from broker.state import DATABASE_NAME, INSTALLATION_NAME, LOGS_NAME, RESTORED_NAME, AlreadyRunning, state_lock
+from broker.snapshots.files import SnapshotFiles
+from broker.state import (
+    DATABASE_NAME,
+    INSTALLATION_NAME,
+    LOGS_NAME,
+    RESTORED_NAME,
+    SNAPSHOTS_NAME,
+    AlreadyRunning,
+    state_lock,
+)
 from broker.store.contract import Store, StoreUnusable, Tx
 from broker.store.sqlite import Connect, open_sqlite
 from broker.wire.settings import BrokerSettings, ConfigurationError
@@ -69,6 +78,7 @@ async def open_broker(
             wake=wake,
             feed=Feed(store, wake),
             logs=LogFiles(state / LOGS_NAME),
+            snapshots=SnapshotFiles(state / SNAPSHOTS_NAME),
             jumps=Jumps(clock),
             make_secret=lambda: secrets.token_urlsafe(32),
             installation=installation,
@@ -135,6 +145,7 @@ def create_app(broker: Broker | None) -> FastAPI:
         jobs.router,
         leases.router,
         watches.router,
+        snapshots.router,
         streams.router,
         fleet.router,
         system.router,

@@ -34,6 +34,7 @@ from broker.wire.jobs import (
 )
 from broker.wire.leases import Lease, LeaseRequest, LeaseState
 from broker.wire.problems import Problem, Refused
+from broker.wire.snapshots import Snapshot, SnapshotKept
 from broker.wire.states import JobState, Scope
 from broker.wire.system import TokenList, TokenMade, TokenRequest, Whoami
 from broker.wire.watches import Watch, WatchRequest
@@ -54,6 +55,7 @@ M = TypeVar("M", bound=BaseModel)
 Query = Mapping[str, str | int | float | bool | None | Sequence[int]]
 
 ANSWER_S = 30.0
+COPY_S = 600.0
 MARGIN_S = 10.0  # how much longer than it asked to wait a waiting call is given
 
 
@@ -225,6 +227,22 @@ class BrokerClient:
 
     async def lease_release(self, job: int, *, force: bool = False) -> Lease:
         return await self._call(Lease, "DELETE", f"/v1/leases/{job}", query={"force": force})
+
+    # ---- the code of jobs
+
+    async def snapshot_put(self, sha256: str, data: bytes) -> SnapshotKept:
+        """Keep what a job is to run in; named by its own sha256."""
+        headers = {"Content-Type": "application/octet-stream"}
+        path = f"/v1/snapshots/{sha256}"
+        return _parsed(SnapshotKept, await self._answer("PUT", path, headers=headers, content=data, answer_s=COPY_S))
+
+    async def snapshot_get(self, sha256: str) -> bytes:
+        """The same bytes, for a worker."""
+        return (await self._answer("GET", f"/v1/snapshots/{sha256}", answer_s=COPY_S)).body
+
+    async def job_snapshot(self, job: int) -> Snapshot:
+        """The code of a job, with the diff."""
+        return await self._call(Snapshot, "GET", f"/v1/jobs/{job}/snapshot")
 
     # ---- waits that are kept
 

@@ -110,6 +110,9 @@ class ScriptedBroker:
         finally:
             self.reports_at_once -= 1
 
+    async def snapshot_get(self, sha256: str, /) -> bytes:
+        raise Unreachable(f"no snapshot {sha256} is scripted")
+
     async def put_log(
         self,
         worker_id: str,

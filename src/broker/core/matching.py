@@ -12,6 +12,10 @@ from broker.wire.jobs import JobSpec, Reason
 from broker.wire.workers import WorkerState
 
 
+COPIES = "snapshot copies"
+"""What a worker needs for a job that runs in a copy; no tag that anybody could give it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The requirements that jobs share. Dispatch asks per shape, so its cost is that of the shapes.
@@ -33,7 +37,7 @@ class Shape:
 
     @staticmethod
     def of(spec: JobSpec, token: str | None = None) -> Shape:
-        needs = tuple(sorted(set(spec.needs or ())))
+        needs = tuple(sorted({*(spec.needs or ()), *([COPIES] if spec.copied else [])}))
         return Shape(
             spec.cpus,
             needs,

@@ -12,6 +12,7 @@ from broker.service.quotas import Quotas
 from broker.service.rounds import Rounds
 from broker.service.views import Fits
 from broker.service.wake import Wake
+from broker.snapshots.files import SnapshotFiles
 from broker.store.contract import Store, Tx
 from broker.wire.settings import BrokerSettings
 from broker.wire.states import Scope
@@ -44,6 +45,7 @@ class Broker:
     wake: Wake
     feed: Feed
     logs: LogFiles
+    snapshots: SnapshotFiles
     make_secret: Callable[[], str]
     installation: str
     version: str

@@ -13,6 +13,7 @@ from broker.core.effective import Effective, effective
 from broker.core.fingerprint import fingerprint
 from broker.core.matching import Shape
 from broker.core.placement import Demand
+from broker.service import snapshots
 from broker.service.context import Broker, Caller
 from broker.service.explain import Prospect, prospect
 from broker.service.forecast import HELD_BACK, told
@@ -48,6 +49,7 @@ async def preview(broker: Broker, caller: Caller, asked: dict[str, Any]) -> Prev
     whole = effective(spec, broker.settings.projects)
     token = token_with_quota(broker.settings, caller.actor, caller.token)
     try:
+        snapshots.check(caller, spec)
         members = await anyio.to_thread.run_sync(members_of, whole.spec)
     except Refused as refused:
         return Preview(valid=False, errors=[_refusal(refused)])

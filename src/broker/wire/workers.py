@@ -19,10 +19,12 @@ Short = Annotated[Text, StringConstraints(max_length=200)]
 Long = Annotated[Text, StringConstraints(max_length=2000)]
 
 
-PROTOCOL = 2
+PROTOCOL = 3
 """What a worker of this version understands of a delivery. It grows when an older worker would not understand one."""
 OLDEST_PROTOCOL = 2
 """The first whose workers may be given work."""
+COPIES_SINCE = 3
+"""The first whose workers know that a job may run in a copy."""
 
 
 class Registration(Frozen):

@@ -47,7 +47,7 @@ def submit_command() -> click.Command:
         if values["stdin"] is True or values["file"] is not None:
             return _submit_many(ctx, values, as_json=as_json)
         connection = connect(os.environ, start=True)
-        answer = connection.call(operation, _spec(ctx, values, connection))
+        answer = connection.call(operation, _with_snapshot(_spec(ctx, values, connection), connection))
         made = as_object(answer.json())
         if values["wait"] is not True:
             show(answer.body, as_json, lambda: rendering.submitted(made))
@@ -114,7 +114,7 @@ def run_command() -> click.Command:
     @click.pass_context
     def call(ctx: click.Context, /, **values: object) -> int:
         connection = connect(os.environ, start=True)
-        spec = _spec(ctx, values, connection)
+        spec = _with_snapshot(_spec(ctx, values, connection), connection)
         if {"count", "sweep"} & spec.keys():
             raise Failure("job run runs one job", hint="job submit --wait waits for an array")
         made = as_object(connection.call(by_name()["job_submit"], spec).json())
@@ -186,6 +186,15 @@ def _spec(ctx: click.Context, values: dict[str, object], connection: Connection)
     said = Words(bare if behind is None else tuple(behind), literal=behind is not None)
     given: Schema = {**arguments_of(by_name()["job_submit"], values), **program(said)}
     return surroundings(given, connection, by_name()["worker_list"], os.environ, pass_env=values["no_env"] is not True)
+
+
+def _with_snapshot(spec: Schema, connection: Connection) -> Schema:
+    """The code that it is to be submitted with; a broker on this machine takes it by itself."""
+    if "snapshot" not in spec or connection.on_this_machine:
+        return spec
+    from jobd_mcp.cli import snapshots
+
+    return snapshots.put(spec, connection)
 
 
 def _followed(connection: Connection, job: Json) -> int:
