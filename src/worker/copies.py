@@ -16,7 +16,6 @@ from broker.places import private_directory
 from broker.snapshots.unpacking import NotACopy, unpack
 from broker.wire.problems import Refused
 from worker.admission import Refusal
-from worker.process.failpoint import failpoint
 
 Fetch = Callable[[str], Awaitable[bytes]]
 """The broker's bytes of this sha256."""
@@ -64,7 +63,6 @@ class Copies:
         private_directory(self._directory)
         part = path.with_suffix(".part")
         part.write_bytes(data)
-        failpoint("copy_written")
         part.replace(path)
 
     def _no_room(self, sha256: str, error: OSError) -> Refusal:

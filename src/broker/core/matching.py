@@ -11,7 +11,6 @@ from broker.core.placement import NOTHING, Demand, Host, impossible, possible, s
 from broker.wire.jobs import JobSpec, Reason
 from broker.wire.workers import WorkerState
 
-
 COPIES = "snapshot copies"
 """What a worker needs for a job that runs in a copy; no tag that anybody could give it."""
 

@@ -10,7 +10,6 @@ import anyio.to_thread
 from pydantic import ValidationError
 
 from broker.core import arrays
-from broker.failpoint import failpoint
 from broker.service.context import Broker, Caller
 from broker.service.rows import unknown_job
 from broker.snapshots import archive, git
@@ -45,7 +44,6 @@ async def put(broker: Broker, sha256: str, pieces: AsyncIterator[bytes]) -> Snap
 async def _keep(broker: Broker, upload: Upload) -> SnapshotKept:
     async with broker.snapshots.changing:
         size = await anyio.to_thread.run_sync(upload.keep)
-        failpoint("snapshot_written")
         sha256 = upload.sha256
         await broker.store.run(lambda tx: tx.run("keep_snapshot", sha256=sha256, size=size, now=tx.now_ms))
     return SnapshotKept(sha256=sha256, size=size)
@@ -82,7 +80,7 @@ async def taken(broker: Broker, caller: Caller, spec: JobSpec) -> JobSpec:
     check(caller, spec)
     kind, sha256 = parted(spec.snapshot)
     if sha256 is None:
-        sha256 = await _take(broker, kind, Path(spec.cwd or "").expanduser())
+        sha256 = await _take(broker, kind, spec.cwd or "")
     else:
         await known(broker, sha256, field="snapshot")
         if kind == "git" and await _git(broker, sha256) is None:
@@ -114,10 +112,11 @@ def parted(word: str) -> tuple[Literal["git", "copy"], str | None]:
     return "git" if kind == "git" else "copy", sha256 or None
 
 
-async def _take(broker: Broker, kind: Literal["git", "copy"], directory: Path) -> str:
+async def _take(broker: Broker, kind: Literal["git", "copy"], cwd: str) -> str:
     """Of a directory of this machine, as the broker's user sees it; its sha256."""
 
     def take() -> Upload:
+        directory = Path(cwd).expanduser()
         upload = broker.snapshots.begin()
         try:
             if kind == "git":
@@ -179,7 +178,6 @@ async def prune(broker: Broker) -> None:
     files = broker.snapshots
     async with files.changing:
         gone = await broker.store.run(fn)
-        failpoint("snapshots_dropped")
         old = await anyio.to_thread.run_sync(files.older_than, unnamed / 1000)
         kept = await broker.store.read(lambda tx: [name for name in old if tx.one("snapshot", sha256=name)])
         for name in {*gone, *old} - set(kept):

@@ -351,7 +351,11 @@ def _schedule_until(broker: Broker, spec: JobSpec) -> int | None:
 def _row(tx: Tx, whole: Effective, first: JobSpec, shape: int, place: str, actor: str) -> dict[str, Value]:
     """`first`: what is run; of an array its first member, and what is kept is the whole."""
     spec = whole.spec
-    kept = {"json": spec.model_dump_json(exclude_none=True), "sources": json.dumps(whole.sources), "snapshot": spec.snapshot}
+    kept = {
+        "json": spec.model_dump_json(exclude_none=True),
+        "sources": json.dumps(whole.sources),
+        "snapshot": spec.snapshot,
+    }
     return {
         "spec": tx.insert("add_spec", **kept),
         "shape": shape,

@@ -8,10 +8,10 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
+from broker import places
 from broker.snapshots import archive, git
 from broker.wire.problems import Refused
-from broker.wire.snapshots import LARGEST_MB
-from jobd_mcp import local
+from broker.wire.settings import BrokerSettings, ConfigurationError, load
 from jobd_mcp.cli.connection import Connection
 from jobd_mcp.cli.failure import Failure
 from jobd_mcp.operations import Request
@@ -42,11 +42,18 @@ def put(spec: Schema, connection: Connection) -> Schema:
 
 def _taken(word: str, directory: Path, file: BinaryIO) -> str:
     if word == "copy":
-        largest_mb = float(local.setting(os.environ, "snapshot_mb") or LARGEST_MB)
-        return archive.write(directory, file, int(largest_mb * (1 << 20)))
+        return archive.write(directory, file, _settings().snapshot_bytes)
     text = git.document(directory)
     file.write(text)
     return hashlib.sha256(text).hexdigest()
+
+
+def _settings() -> BrokerSettings:
+    """How large it may be is said here as it is to the broker, which may allow less."""
+    try:
+        return load(BrokerSettings, os.environ, places.config_text(os.environ))
+    except ConfigurationError as error:
+        raise Failure(str(error)) from None
 
 
 def _is_known(connection: Connection, sha256: str) -> bool:
