@@ -25,7 +25,7 @@ def code(tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.mark.guarantee("G51")
+@pytest.mark.guarantee("G43")
 async def test_what_is_edited_after_the_submit_is_not_what_runs(fleet, code: Path) -> None:
     await fleet.start_broker()
     async with fleet.client() as client:
@@ -43,7 +43,7 @@ async def _is_gone(path: Path) -> bool:
     return not path.exists()
 
 
-@pytest.mark.guarantee("G51")
+@pytest.mark.guarantee("G43")
 async def test_a_worker_without_the_directory_runs_it_over_a_token_of_its_scope(
     fleet, code: Path, free_port: int
 ) -> None:
@@ -58,7 +58,7 @@ async def test_a_worker_without_the_directory_runs_it_over_a_token_of_its_scope(
         assert processes_of(fleet.directory / "laptop")
 
 
-@pytest.mark.guarantee("G51")
+@pytest.mark.guarantee("G43")
 async def test_a_copy_that_is_gone_is_a_refusal_that_says_so_and_the_job_waits(fleet, code: Path) -> None:
     await fleet.start_broker()
     async with fleet.client() as client:

@@ -146,7 +146,7 @@ def test_what_is_allowed_is_never_larger_as_a_file(code: Path) -> None:
         most = most * 9 // 10
 
 
-@pytest.mark.guarantee("G51")
+@pytest.mark.guarantee("G43")
 @pytest.mark.parametrize(
     ("members", "why"),
     [

@@ -49,7 +49,7 @@ async def refusal(bench, **fields: object) -> Refused:
     return caught.value
 
 
-@pytest.mark.guarantee("G51")
+@pytest.mark.guarantee("G43")
 async def test_git_records_commit_branch_diff_and_untracked_names_without_credentials(bench, repository: Path) -> None:
     (repository / "main.py").write_text("print(2)\n")
     (repository / "new.py").touch()
@@ -111,7 +111,7 @@ async def test_a_preview_says_what_a_submit_would_refuse_and_takes_nothing(bench
     assert not (bench.directory / "snapshots").exists()
 
 
-@pytest.mark.guarantee("G51")
+@pytest.mark.guarantee("G43")
 async def test_the_same_content_is_kept_once_whatever_its_times_are(bench, code: Path) -> None:
     first = await bench.submit(cwd=str(code), snapshot="copy")
     os.utime(code / "main.py", (1, 1))
@@ -132,7 +132,7 @@ async def test_one_that_is_too_large_is_refused_with_the_largest_files(make_benc
     assert not list((bench.directory / "snapshots").iterdir())
 
 
-@pytest.mark.guarantee("G51")
+@pytest.mark.guarantee("G43")
 async def test_what_is_not_what_its_name_says_is_refused_and_leaves_nothing(bench) -> None:
     sha256 = hashlib.sha256(b"right").hexdigest()
     with pytest.raises(Refused) as caught:
@@ -162,7 +162,7 @@ async def test_what_git_said_must_be_what_git_says(bench) -> None:
     assert (await refusal(bench, snapshot=f"git:{sha256}")).field == "snapshot"
 
 
-@pytest.mark.guarantee("G51")
+@pytest.mark.guarantee("G43")
 async def test_a_copy_is_kept_while_a_live_job_names_it_and_goes_afterwards(make_bench, code: Path) -> None:
     bench = await make_bench(keep_snapshots_s=DAY_S, keep_jobs_s=100 * DAY_S)
     job = await bench.submit(cwd=str(code), snapshot="copy")

@@ -73,7 +73,7 @@ async def test_a_broker_that_is_away_is_a_refusal_with_a_reason(tmp_path: Path) 
     assert refused.code == "snapshot_unreachable"
 
 
-@pytest.mark.guarantee("G51")
+@pytest.mark.guarantee("G43")
 async def test_bytes_that_are_not_what_was_asked_for_are_never_unpacked(tmp_path: Path) -> None:
     sha256, _ = archive(a="right")
     source = Source(**{sha256: archive(a="wrong")[1]})
@@ -82,7 +82,7 @@ async def test_bytes_that_are_not_what_was_asked_for_are_never_unpacked(tmp_path
     assert not (tmp_path / "copies").exists()
 
 
-@pytest.mark.guarantee("G51")
+@pytest.mark.guarantee("G43")
 async def test_a_kept_one_that_was_damaged_is_fetched_again(tmp_path: Path) -> None:
     sha256, data = archive(a="1")
     source = Source(**{sha256: data})
