@@ -21,7 +21,7 @@ from fastapi import Depends, FastAPI
 
 from broker import places
 from broker.failpoint import failpoint
-from broker.http import auth, fleet, jobs, leases, problems, snapshots, streams, system, watches
+from broker.http import auth, fleet, jobs, leases, problems, schedules, snapshots, streams, system, watches
 from broker.logs.files import LogFiles
 from broker.service import dispatch, sweeps
 from broker.service.clock import Clock, Jumps, Listening, SystemClock
@@ -146,6 +146,7 @@ def create_app(broker: Broker | None) -> FastAPI:
         leases.router,
         watches.router,
         snapshots.router,
+        schedules.router,
         streams.router,
         fleet.router,
         system.router,

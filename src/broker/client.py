@@ -34,6 +34,7 @@ from broker.wire.jobs import (
 )
 from broker.wire.leases import Lease, LeaseRequest, LeaseState
 from broker.wire.problems import Problem, Refused
+from broker.wire.schedules import Schedule, ScheduleList, ScheduleRequest
 from broker.wire.snapshots import Snapshot, SnapshotKept
 from broker.wire.states import JobState, Scope
 from broker.wire.system import TokenList, TokenMade, TokenRequest, Whoami
@@ -243,6 +244,26 @@ class BrokerClient:
     async def job_snapshot(self, job: int) -> Snapshot:
         """The code of a job, with the diff."""
         return await self._call(Snapshot, "GET", f"/v1/jobs/{job}/snapshot")
+
+    # ---- jobs by the clock
+
+    async def schedule_put(self, name: str, request: ScheduleRequest) -> Schedule:
+        return await self._call(Schedule, "PUT", f"/v1/schedules/{quote(name, safe='')}", body=request)
+
+    async def schedule_list(self) -> ScheduleList:
+        return await self._call(ScheduleList, "GET", "/v1/schedules")
+
+    async def schedule_get(self, name: str) -> Schedule:
+        return await self._call(Schedule, "GET", f"/v1/schedules/{quote(name, safe='')}")
+
+    async def schedule_pause(self, name: str) -> Schedule:
+        return await self._call(Schedule, "POST", f"/v1/schedules/{quote(name, safe='')}/pause")
+
+    async def schedule_resume(self, name: str) -> Schedule:
+        return await self._call(Schedule, "POST", f"/v1/schedules/{quote(name, safe='')}/resume")
+
+    async def schedule_remove(self, name: str) -> ScheduleList:
+        return await self._call(ScheduleList, "DELETE", f"/v1/schedules/{quote(name, safe='')}")
 
     # ---- waits that are kept
 

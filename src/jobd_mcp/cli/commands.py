@@ -39,6 +39,7 @@ WRITTEN = {
     "demo": "machine:demo_command",
     "doctor": "doctor:doctor_command",
     "token": "tokens:token_group",
+    "schedule": "schedules:schedule_group",
     "completion": "completion:completion_command",
 }
 ORDER = (
@@ -56,6 +57,7 @@ ORDER = (
     "top",
     "workers",
     "events",
+    "schedule",
     "token",
 )
 _EXPLICIT = {shape.operation for shape in SHAPES.values()} | {

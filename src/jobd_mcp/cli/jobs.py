@@ -47,7 +47,7 @@ def submit_command() -> click.Command:
         if values["stdin"] is True or values["file"] is not None:
             return _submit_many(ctx, values, as_json=as_json)
         connection = connect(os.environ, start=True)
-        answer = connection.call(operation, _with_snapshot(_spec(ctx, values, connection), connection))
+        answer = connection.call(operation, _with_snapshot(spec_of(ctx, values, connection), connection))
         made = as_object(answer.json())
         if values["wait"] is not True:
             show(answer.body, as_json, lambda: rendering.submitted(made))
@@ -60,13 +60,13 @@ def submit_command() -> click.Command:
         "submit",
         callback=call,
         params=[
-            *_program_params(),
+            *program_params(),
             click.Option(["--wait"], is_flag=True, help="Wait for the end, and exit with the job's code."),
             click.Option(["--stdin"], is_flag=True, help="Many jobs, all or none: a specification in JSON a line."),
             click.Option(["--file"], type=click.STRING, help="The same from a file."),
             json_flag(),
         ],
-        help=f"{operation.description}\n\n{_PROGRAM_HELP}",
+        help=f"{operation.description}\n\n{PROGRAM_HELP}",
     )
 
 
@@ -75,7 +75,7 @@ def _submit_many(ctx: click.Context, values: dict[str, object], *, as_json: bool
     file = values["file"]
     lines = many.read(file if isinstance(file, str) else None)
     connection = connect(os.environ, start=True)
-    common = _spec(ctx, values, connection)
+    common = spec_of(ctx, values, connection)
     specs: list[Json] = [many.completed(spec, common) for spec in lines.specs]
     try:
         answer = connection.call(by_name()["job_submit_many"], {"jobs": specs})
@@ -96,7 +96,7 @@ def preview_command() -> click.Command:
     @click.pass_context
     def call(ctx: click.Context, /, **values: object) -> int:
         connection = connect(os.environ)
-        answer = connection.call(operation, {"spec": _spec(ctx, values, connection)})
+        answer = connection.call(operation, {"spec": spec_of(ctx, values, connection)})
         found = as_object(answer.json())
         show(answer.body, values[JSON_FLAG] is True, lambda: rendering.previewed(found))
         return 0 if found.get("valid") is True else OWN_FAILURE
@@ -104,7 +104,7 @@ def preview_command() -> click.Command:
     return ProgramCommand(
         "preview",
         callback=call,
-        params=[*_program_params(), json_flag()],
+        params=[*program_params(), json_flag()],
         help=f"{operation.description} Takes what job submit takes; exits with 125 if that would be refused.",
         short_help="What job submit would say: errors, values, workers, when it starts.",
     )
@@ -114,7 +114,7 @@ def run_command() -> click.Command:
     @click.pass_context
     def call(ctx: click.Context, /, **values: object) -> int:
         connection = connect(os.environ, start=True)
-        spec = _with_snapshot(_spec(ctx, values, connection), connection)
+        spec = _with_snapshot(spec_of(ctx, values, connection), connection)
         if {"count", "sweep"} & spec.keys():
             raise Failure("job run runs one job", hint="job submit --wait waits for an array")
         made = as_object(connection.call(by_name()["job_submit"], spec).json())
@@ -125,10 +125,10 @@ def run_command() -> click.Command:
     return ProgramCommand(
         "run",
         callback=call,
-        params=_program_params(),
+        params=program_params(),
         help=(
             "Run a program as a job, and behave like it: its output as it comes, its exit code at the end. "
-            f"Ctrl-C cancels the job; a second Ctrl-C leaves it to its end.\n\n{_PROGRAM_HELP}"
+            f"Ctrl-C cancels the job; a second Ctrl-C leaves it to its end.\n\n{PROGRAM_HELP}"
         ),
         short_help="Submit, follow the output, exit with the job's code.",
     )
@@ -161,14 +161,14 @@ def wait_command() -> click.Command:
     )
 
 
-_PROGRAM_HELP = (
+PROGRAM_HELP = (
     "The program: `-- CMD ARGS…` runs CMD without a shell; one word is shell text, as 'make | tee log'. The job's "
     "directory is this one if the broker is on this machine. An active venv or conda environment is passed on if the "
     "workers are on this machine. Starts this user's broker if none runs and JOBD_URL names none."
 )
 
 
-def _program_params() -> list[click.Parameter]:
+def program_params() -> list[click.Parameter]:
     return [
         click.Argument(["words"], nargs=-1, metavar="['SHELL TEXT' | -- CMD ARGS…]"),
         *options_of(by_name()["job_submit"]),
@@ -176,7 +176,7 @@ def _program_params() -> list[click.Parameter]:
     ]
 
 
-def _spec(ctx: click.Context, values: dict[str, object], connection: Connection) -> Schema:
+def spec_of(ctx: click.Context, values: dict[str, object], connection: Connection) -> Schema:
     """The specification that the options, the words and the surroundings make."""
     words = values["words"]
     bare = tuple(str(word) for word in words) if isinstance(words, tuple) else ()
