@@ -22,7 +22,7 @@ from fastapi import Depends, FastAPI
 
 from broker import places
 from broker.failpoint import failpoint
-from broker.http import auth, fleet, jobs, leases, problems, streams, system, watches
+from broker.http import auth, fleet, jobs, leases, problems, schedules, snapshots, streams, system, watches
 from broker.logs.files import ArtifactFiles, LogFiles
 from broker.service import dispatch, projects, sweeps
 from broker.service.clock import Clock, Jumps, Listening, SystemClock
@@ -30,12 +30,14 @@ from broker.service.configuration import Configuration, Reread
 from broker.service.context import Broker, Caller
 from broker.service.feed import Feed
 from broker.service.wake import Wake
+from broker.snapshots.files import SnapshotFiles
 from broker.state import (
     ARTIFACTS_NAME,
     DATABASE_NAME,
     INSTALLATION_NAME,
     LOGS_NAME,
     RESTORED_NAME,
+    SNAPSHOTS_NAME,
     AlreadyRunning,
     state_lock,
 )
@@ -83,6 +85,7 @@ async def open_broker(
             feed=Feed(store, wake),
             logs=LogFiles(state / LOGS_NAME),
             artifacts=ArtifactFiles(state / ARTIFACTS_NAME),
+            snapshots=SnapshotFiles(state / SNAPSHOTS_NAME),
             jumps=Jumps(clock),
             make_secret=lambda: secrets.token_urlsafe(32),
             installation=installation,
@@ -150,6 +153,8 @@ def create_app(broker: Broker | None) -> FastAPI:
         jobs.router,
         leases.router,
         watches.router,
+        snapshots.router,
+        schedules.router,
         streams.router,
         fleet.router,
         system.router,

@@ -38,6 +38,8 @@ from broker.wire.leases import Lease, LeaseRequest, LeaseState
 from broker.wire.outcomes import ArtifactList, ArtifactSize, ResultKept
 from broker.wire.problems import Problem, Refused
 from broker.wire.projects import ProjectChange, ProjectEntry, ProjectList, Reloaded
+from broker.wire.schedules import Schedule, ScheduleList, ScheduleRequest
+from broker.wire.snapshots import Snapshot, SnapshotKept
 from broker.wire.states import JobState, Scope
 from broker.wire.system import TokenList, TokenMade, TokenRequest, Whoami
 from broker.wire.watches import Watch, WatchRequest
@@ -58,6 +60,7 @@ M = TypeVar("M", bound=BaseModel)
 Query = Mapping[str, str | int | float | bool | None | Sequence[int]]
 
 ANSWER_S = 30.0
+COPY_S = 600.0
 MARGIN_S = 10.0  # how much longer than it asked to wait a waiting call is given
 
 
@@ -242,6 +245,42 @@ class BrokerClient:
 
     async def lease_release(self, job: int, *, force: bool = False) -> Lease:
         return await self._call(Lease, "DELETE", f"/v1/leases/{job}", query={"force": force})
+
+    # ---- the code of jobs
+
+    async def snapshot_put(self, sha256: str, data: bytes) -> SnapshotKept:
+        """Keep what a job is to run in; named by its own sha256."""
+        headers = {"Content-Type": "application/octet-stream"}
+        path = f"/v1/snapshots/{sha256}"
+        return _parsed(SnapshotKept, await self._answer("PUT", path, headers=headers, content=data, answer_s=COPY_S))
+
+    async def snapshot_get(self, sha256: str) -> bytes:
+        """The same bytes, for a worker."""
+        return (await self._answer("GET", f"/v1/snapshots/{sha256}", answer_s=COPY_S)).body
+
+    async def job_snapshot(self, job: int) -> Snapshot:
+        """The code of a job, with the diff."""
+        return await self._call(Snapshot, "GET", f"/v1/jobs/{job}/snapshot")
+
+    # ---- jobs by the clock
+
+    async def schedule_put(self, name: str, request: ScheduleRequest) -> Schedule:
+        return await self._call(Schedule, "PUT", f"/v1/schedules/{quote(name, safe='')}", body=request)
+
+    async def schedule_list(self) -> ScheduleList:
+        return await self._call(ScheduleList, "GET", "/v1/schedules")
+
+    async def schedule_get(self, name: str) -> Schedule:
+        return await self._call(Schedule, "GET", f"/v1/schedules/{quote(name, safe='')}")
+
+    async def schedule_pause(self, name: str) -> Schedule:
+        return await self._call(Schedule, "POST", f"/v1/schedules/{quote(name, safe='')}/pause")
+
+    async def schedule_resume(self, name: str) -> Schedule:
+        return await self._call(Schedule, "POST", f"/v1/schedules/{quote(name, safe='')}/resume")
+
+    async def schedule_remove(self, name: str) -> ScheduleList:
+        return await self._call(ScheduleList, "DELETE", f"/v1/schedules/{quote(name, safe='')}")
 
     # ---- waits that are kept
 

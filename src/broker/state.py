@@ -17,6 +17,7 @@ RESTORED_NAME = f"{DATABASE_NAME}-restored"
 """The database of a restore that has yet to take its place: while it is there, no broker starts."""
 LOGS_NAME = "logs"
 ARTIFACTS_NAME = "artifacts"
+SNAPSHOTS_NAME = "snapshots"
 REPLACED_NAME = "replaced"
 INSTALLATION_NAME = "installation"
 

@@ -21,6 +21,7 @@ from broker.wire.workers import Delivery, Held, Registration, Stop, Verdict
 from worker import exchange, parcels, spool
 from worker.admission import Ground, has_room
 from worker.assignment import Assignment, Desk
+from worker.copies import Copies
 from worker.exchange import Exchange, MustEnd
 from worker.home import Home
 from worker.parcels import Parcels
@@ -46,6 +47,8 @@ EXIT_MUST_END = 3
 class Broker(exchange.Broker, spool.Broker, parcels.Broker, Protocol):
     """The broker as a worker speaks with it: `broker.client.BrokerClient` is one."""
 
+    async def snapshot_get(self, sha256: str, /) -> bytes: ...
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -57,6 +60,7 @@ class Setup:
     linger_s: float
     log_cap: int
     on_term: Literal["leave", "finish", "checkpoint"] = "leave"
+    copies_bytes: int = 1 << 30
 
 
 class Agent:
@@ -86,6 +90,7 @@ class Agent:
             setup.checkpoints,
             setup.linger_s,
             setup.log_cap,
+            Copies(home.directory / "copies", broker.snapshot_get, setup.copies_bytes, setup.ground.host),
             watch,
         )
         self._short_of_room = False

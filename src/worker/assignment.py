@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never
 
@@ -37,6 +37,7 @@ from broker.wire.workers import (
 )
 from worker.admission import Admitted, Ground, Refusal, admit, look_at_given
 from worker.backoff import Backoff
+from worker.copies import Copies
 from worker.environment import Identity, Places, environment
 from worker.exchange import Exchange
 from worker.home import Home
@@ -63,6 +64,7 @@ LATE_GO_S = 1.0
 
 
 _LONGEST_LEFT = 200  # characters of it in a list
+COPY = "copy"
 USAGE = "usage"
 """The file in an assignment's directory that keeps what its meter has seen."""
 START_TOLD_S = 0.02
@@ -91,6 +93,7 @@ class Desk:
     checkpoints: Path
     linger_s: float
     log_cap: int
+    copies: Copies
     watch: Watch | None = None
 
     def registered(self) -> Registered:
@@ -342,7 +345,15 @@ class Assignment:
         admitted = await admit(self._delivery.spec, self._desk.ground)
         if self._delivery.given is not None:
             await look_at_given(self._delivery.given, self._desk.watch, self._desk.ground.host)
+        if self._delivery.spec.copied is not None:
+            return replace(admitted, cwd=await self._copied(self._delivery.spec.copied))
         return admitted
+
+    async def _copied(self, sha256: str) -> Path:
+        """The directory of a job that runs in a copy of its own. Raises Refusal."""
+        target = self._desk.home.scratch(f"{self.job}.{self.attempt}") / COPY
+        await self._desk.copies.into(sha256, target)
+        return target
 
     def _launch(self, admitted: Admitted) -> Shim:
         """A shim that is being prepared; its records are there. Nothing is executed yet. Raises Refusal."""

@@ -49,6 +49,11 @@ def no_fault(job: int, stream: StreamName, offset: int) -> None:
     """Lets every chunk pass."""
 
 
+async def nothing_there(sha256: str) -> bytes:
+    """Has no snapshot."""
+    raise Refused(ProblemCode.UNKNOWN_SNAPSHOT, f"there is no snapshot {sha256}")
+
+
 @dataclass
 class ScriptedBroker:
     """Answers as told, and keeps what it got."""
@@ -56,6 +61,7 @@ class ScriptedBroker:
     registered: Registered = REGISTERED
     on_report: Callable[[Report], Awaitable[ReportAnswer]] = accept_all
     on_poll: Callable[[Poll], Awaitable[PollAnswer]] | None = None
+    on_fetch: Callable[[str], Awaitable[bytes]] = nothing_there
     before_append: Callable[[int, StreamName, int], None] = no_fault
     after_append: Callable[[int, StreamName, int], None] = no_fault
     durable_lag: int = 0
@@ -63,6 +69,7 @@ class ScriptedBroker:
     register_s: float = 0.0
 
     reports: list[Report] = field(default_factory=list)
+    fetched: list[str] = field(default_factory=list)
     polls: list[Poll] = field(default_factory=list)
     registrations: list[Registration] = field(default_factory=list)
     chunks: list[tuple[int, StreamName, int, int]] = field(default_factory=list)
@@ -120,6 +127,10 @@ class ScriptedBroker:
             return await self.on_report(report)
         finally:
             self.reports_at_once -= 1
+
+    async def snapshot_get(self, sha256: str, /) -> bytes:
+        self.fetched.append(sha256)
+        return await self.on_fetch(sha256)
 
     async def put_log(
         self,

@@ -13,6 +13,7 @@ from broker.service.quotas import Quotas
 from broker.service.rounds import Rounds
 from broker.service.views import Fits
 from broker.service.wake import Wake
+from broker.snapshots.files import SnapshotFiles
 from broker.store.contract import Store, Tx
 from broker.wire.settings import BrokerSettings
 from broker.wire.states import Scope
@@ -46,6 +47,7 @@ class Broker:
     feed: Feed
     logs: LogFiles
     artifacts: ArtifactFiles
+    snapshots: SnapshotFiles
     make_secret: Callable[[], str]
     installation: str
     version: str

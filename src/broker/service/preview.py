@@ -14,7 +14,7 @@ from broker.core.effective import Effective
 from broker.core.fingerprint import fingerprint
 from broker.core.matching import Shape
 from broker.core.placement import Demand
-from broker.service import history
+from broker.service import history, snapshots
 from broker.service.completing import completed
 from broker.service.context import Broker, Caller
 from broker.service.explain import Prospect, prospect
@@ -50,6 +50,7 @@ async def preview(broker: Broker, caller: Caller, asked: dict[str, Any]) -> Prev
         return Preview(valid=False, errors=_misfits(error))
     token = token_with_quota(broker.settings, caller.actor, caller.token)
     try:
+        snapshots.check(caller, spec)
         whole = await completed(broker, spec)
         members = await anyio.to_thread.run_sync(members_of, whole.spec)
     except Refused as refused:

@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from broker.core.arrays import NOT_ENDED
 from broker.core.states import TERMINAL
-from broker.service import array_counts, forecast, outcomes, output, views
+from broker.service import array_counts, forecast, outcomes, output, snapshots, views
 from broker.service.context import Broker
 from broker.service.dispatch import spec_of
 from broker.service.rows import unknown_job
@@ -72,6 +72,9 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
         return view, tx.all("assignments_of_job", job=job)
 
     view, rows = await broker.store.read(fn)
+    if view.spec is not None and view.spec.get("snapshot") is not None:
+        kept = await snapshots.described(broker, view.spec["snapshot"])
+        view = view.model_copy(update={"snapshot": kept.without_diff()})
     if not view.logs_pruned:
         size = await anyio.to_thread.run_sync(_size, broker, job, view.attempt)
         view = view.model_copy(update={"log_bytes": size})

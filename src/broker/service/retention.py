@@ -19,7 +19,7 @@ import structlog
 from broker.core import retention
 from broker.core.retention import REMOVED, Cutoffs, Keep
 from broker.failpoint import failpoint
-from broker.service import output, workers
+from broker.service import output, snapshots, workers
 from broker.service.context import Broker
 from broker.service.transition import event
 from broker.store.contract import Row, StorageFailed, StorageFull, Tx
@@ -57,6 +57,7 @@ async def prune(broker: Broker) -> None:
     await _events(broker, cut)
     await _run_times(broker, cut)
     await _watches(broker)
+    await snapshots.prune(broker)
 
 
 def _keep(broker: Broker) -> tuple[float, float, float]:

@@ -20,7 +20,7 @@ from broker.core.quotas import Over
 from broker.core.states import TERMINAL
 from broker.failpoint import failpoint
 from broker.places import DEVICE_NAMES
-from broker.service import array_counts, views
+from broker.service import array_counts, snapshots, views
 from broker.service.completing import completed
 from broker.service.context import Broker, Caller
 from broker.service.quotas import Owner, token_with_quota
@@ -46,6 +46,7 @@ async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
     What is valid but fits no worker now is accepted and waits, saying so; so does what depends on other jobs. What the
     specification leaves open is decided here, once: a later change of a project's defaults is for later jobs.
     """
+    spec = await snapshots.taken(broker, caller, spec)
     whole = await completed(broker, spec)
     admit_environment(whole.spec)
     if arrays.is_array(spec):  # thousands are judged: others have their turn meanwhile
@@ -345,7 +346,11 @@ def _schedule_until(broker: Broker, spec: JobSpec) -> int | None:
 def row_of(tx: Tx, whole: Effective, first: JobSpec, shape: int, place: str, actor: str) -> dict[str, Value]:
     """`first`: what is run; of an array its first member, and what is kept is the whole."""
     spec = whole.spec
-    kept = {"json": spec.model_dump_json(exclude_none=True), "sources": json.dumps(whole.sources)}
+    kept = {
+        "json": spec.model_dump_json(exclude_none=True),
+        "sources": json.dumps(whole.sources),
+        "snapshot": spec.snapshot,
+    }
     return {
         "spec": tx.insert("add_spec", **kept),
         "shape": shape,
@@ -382,8 +387,8 @@ def cut(text: str) -> str:
 
 
 def place_of(spec: JobSpec) -> str:
-    """A key of the directory and environment that the job needs: what a worker's refusal of them holds for."""
-    place = [spec.cwd, spec.venv, spec.conda]
+    """A key of the directory or copy, and of the environment, that the job needs: what a worker's refusal of them holds for."""
+    place = [spec.cwd, spec.venv, spec.conda, *([spec.snapshot] if spec.copied else [])]
     if not any(place):
         return ""
     return hashlib.sha256(json.dumps(place).encode()).hexdigest()[:32]

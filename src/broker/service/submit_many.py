@@ -8,6 +8,7 @@ from functools import partial
 import anyio.to_thread
 
 from broker.core.effective import Effective
+from broker.service import snapshots
 from broker.service.completing import complete
 from broker.service.context import Broker, Caller
 from broker.service.submit import Denial, Members, accept, admit_environment, members_of
@@ -26,6 +27,7 @@ class _Denied(Exception):
 
 async def submit_many(broker: Broker, caller: Caller, specs: Sequence[JobSpec]) -> SubmittedMany:
     """Each as `submit` takes it, arrays too. Refused as a whole, with the place and field that are to blame."""
+    specs = [await _taken(broker, caller, place, spec) for place, spec in enumerate(specs)]
     judged = await anyio.to_thread.run_sync(_judged, broker, specs)
 
     def fn(tx: Tx) -> SubmittedMany:
@@ -37,6 +39,13 @@ async def submit_many(broker: Broker, caller: Caller, specs: Sequence[JobSpec]) 
         await broker.store.run(partial(denied.denial.say, actor=caller.actor))  # what was said of it is undone too
         raise _placed(denied.place, denied.denial.refused) from None
     return answer
+
+
+async def _taken(broker: Broker, caller: Caller, place: int, spec: JobSpec) -> JobSpec:
+    try:
+        return await snapshots.taken(broker, caller, spec)
+    except Refused as refused:
+        raise _placed(place, refused) from None
 
 
 def _judged(broker: Broker, specs: Sequence[JobSpec]) -> list[tuple[Effective, Members]]:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from broker.core.arrays import aggregate
 from broker.core.graph import Parent
-from broker.core.matching import Machine, Shape, never, waiting
+from broker.core.matching import COPIES, Machine, Shape, never, waiting
 from broker.core.rows import JobRow
 from broker.service import array_counts, rows, unreadable
 from broker.service.machines import Shown, host_of, troubles
@@ -22,7 +22,7 @@ from broker.wire.events import Event, EventType
 from broker.wire.jobs import Assignment, Job, Reason, Stopping
 from broker.wire.machines import Facts
 from broker.wire.states import AssignmentState, Duty, JobState
-from broker.wire.workers import OLDEST_PROTOCOL, Slots, Worker, WorkerCpus, WorkerState
+from broker.wire.workers import COPIES_SINCE, OLDEST_PROTOCOL, Slots, Worker, WorkerCpus, WorkerState
 
 # At submit, "it will start in a moment" and "the machine is busy" are no news; these are.
 MOST_RUNNING_SHOWN = 100
@@ -191,7 +191,7 @@ def registered(worker: Row) -> Machine:
         online=bool(worker["online"]),
         slots=worker["slots"],
         free=worker["slots"],
-        tags=frozenset(_tags(worker)),
+        tags=frozenset(_tags(worker)) | ({COPIES} if worker["protocol"] >= COPIES_SINCE else set()),
         closed=closed(worker),
         closed_why=worker["duty_why"] if worker["duty"] != Duty.SERVING else None,
         platform=worker["platform"],

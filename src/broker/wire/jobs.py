@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from broker.wire.snapshots import Snapshot
 from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost, SweepMode
 
 MOST_ID = 1 << 53  # larger integers don't survive JSON
@@ -92,6 +93,12 @@ Count = Annotated[int, Field(ge=1, le=1_000_000), WithJsonSchema({"type": "integ
 Gibibytes = Annotated[float, Field(gt=0, le=1 << 20), WithJsonSchema({"type": "number"})]
 
 
+SnapshotWord = Annotated[
+    str, StringConstraints(pattern=r"^(git|copy)(:[0-9a-f]{64})?$"), WithJsonSchema({"type": "string"})
+]
+"""With the sha256 of what was put; without one it is taken where the submit is made."""
+
+
 class Frozen(BaseModel):
     """Unknown fields are refused: a typo must never be accepted and then ignored."""
 
@@ -140,6 +147,7 @@ class Bundle(Conditions):
     vram_gb: Gibibytes | None = Field(default=None, description="Per GPU; shared.")
     ram_gb: Gibibytes | None = None
     resources: dict[Name, Count] | None = Field(default=None, max_length=64)
+    snapshot: SnapshotWord | None = Field(default=None, description="Of cwd. git: record; copy: run a copy.")
     arch: Name | None = None
     os: Literal["linux", "macos"] | None = None
 
@@ -174,6 +182,12 @@ class JobSpec(Bundle, Program):
         if self.gpus == 0 and self.vram_gb is not None:
             raise ValueError("vram_gb is of a GPU, and gpus is 0")
         return self
+
+    @property
+    def copied(self) -> str | None:
+        """The sha256 of the copy that it runs in, instead of in `cwd`."""
+        kind, _, sha256 = (self.snapshot or "").partition(":")
+        return sha256 if kind == "copy" and sha256 else None
 
 
 class Reason(Frozen):
@@ -309,6 +323,7 @@ class Job(Frozen):
     logs_pruned: bool | None = Field(default=None, description="Its output was removed, so long after its end.")
     warnings: list[str] | None = None
     spec: dict[str, Any] | None = Field(default=None, description="detail=full: the effective specification.")
+    snapshot: Snapshot | None = Field(default=None, description="detail=full: its code, without the diff.")
     sources: dict[str, str] | None = Field(
         default=None,
         description="detail=full: where each value of spec comes from: job, profile NAME, rule N, root, project, floor or default.",

@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Va
 from broker.wire.jobs import FLOOR_TABLE, Name, name_of
 from broker.wire.machines import ResourceSetting, TagSetting
 from broker.wire.projects import Preemption, Profile, ProfileName, Project, Quota, Rule, TokenTable
+from broker.wire.snapshots import LARGEST_MB
 
 FILE_ONLY: dict[str, JsonValue] = {"file_only": True}
 ProjectTable = Annotated[str, AfterValidator(lambda name: name if name == FLOOR_TABLE else name_of(name))]
@@ -177,6 +178,19 @@ class BrokerSettings(Settings):
     max_body_mb: float = Field(
         default=2, gt=0, le=64, description="Largest request body; log chunks are at most 1 MiB."
     )
+    snapshot_mb: float = Field(
+        default=LARGEST_MB, gt=0, le=1024, description="snapshot=copy: the largest copy of a directory, in MiB."
+    )
+    keep_snapshots_s: float = Field(
+        default=7 * 86_400,
+        ge=0,
+        le=_LONGEST_KEPT_S,
+        description="How long the copy that a job ran in is kept after its end, a day at least. 0: as long as the job.",
+    )
+
+    @property
+    def snapshot_bytes(self) -> int:
+        return int(self.snapshot_mb * (1 << 20))
 
     @model_validator(mode="after")
     def _names_what_there_is(self) -> BrokerSettings:
@@ -252,6 +266,12 @@ class WorkerSettings(ClientSettings):
         ge=1,
         le=1_048_576,
         description="How large a log may become. Of a larger output it has the beginning and the end, and says what is missing.",
+    )
+    snapshot_cache_mb: float = Field(
+        default=1024,
+        ge=0,
+        le=1_048_576,
+        description="How much of what jobs are copies of is kept here for the next ones; the longest unused goes first.",
     )
 
 

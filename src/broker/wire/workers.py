@@ -26,6 +26,8 @@ OLDEST_PROTOCOL = 2
 """The first whose workers may be given work."""
 ADOPTS = 3
 """The first whose workers can adopt a process."""
+COPIES_SINCE = 3
+"""The first whose workers know that a job may run in a copy."""
 
 
 class Registration(Frozen):

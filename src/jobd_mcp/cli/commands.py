@@ -44,6 +44,7 @@ WRITTEN = {
     "projects": "projects:projects_group",
     "reload": "projects:reload_command",
     "token": "tokens:token_group",
+    "schedule": "schedules:schedule_group",
     "completion": "completion:completion_command",
 }
 ORDER = (
@@ -65,6 +66,7 @@ ORDER = (
     "workers",
     "projects",
     "events",
+    "schedule",
     "token",
 )
 _EXPLICIT = {shape.operation for shape in SHAPES.values()} | {

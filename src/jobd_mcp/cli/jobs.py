@@ -48,7 +48,8 @@ def submit_command() -> click.Command:
         connection = connect(os.environ, start=True)
         if not asked.source.alone:
             return _submit_many(asked, connection, values, as_json=as_json)
-        answer = _blamed(asked, lambda: connection.call(operation, _spec(asked, connection, values)))
+        spec = _with_snapshot(_spec(asked, connection, values), connection)
+        answer = _blamed(asked, lambda: connection.call(operation, spec))
         made = as_object(answer.json())
         if values["wait"] is not True:
             show(answer.body, as_json, lambda: rendering.submitted(made))
@@ -61,18 +62,19 @@ def submit_command() -> click.Command:
         "submit",
         callback=call,
         params=[
-            *_program_params(),
+            *program_params(),
             click.Option(["--wait"], is_flag=True, help="Wait for the end, and exit with the job's code."),
             click.Option(["--stdin"], is_flag=True, help="Many jobs, all or none: a specification in JSON a line."),
             click.Option(["--file"], type=click.STRING, help="The same from a file; or TOML, YAML, JSON, a script."),
             json_flag(),
         ],
-        help=f"{operation.description}\n\n{_PROGRAM_HELP}",
+        help=f"{operation.description}\n\n{PROGRAM_HELP}",
     )
 
 
 def _submit_many(asked: Asked, connection: Connection, values: dict[str, object], *, as_json: bool) -> int:
-    specs = asked.specs(connection, by_name()["worker_list"], os.environ, pass_env=values["no_env"] is not True)
+    all_of_them = asked.specs(connection, by_name()["worker_list"], os.environ, pass_env=values["no_env"] is not True)
+    specs: list[Json] = [_with_snapshot(as_object(spec), connection) for spec in all_of_them]
     answer = _blamed(asked, lambda: connection.call(by_name()["job_submit_many"], {"jobs": specs}))
     if values["wait"] is not True:
         made = [as_object(entry) for entry in as_list(as_object(answer.json()).get("jobs"))]
@@ -98,7 +100,7 @@ def preview_command() -> click.Command:
     return ProgramCommand(
         "preview",
         callback=call,
-        params=[*_program_params(), json_flag()],
+        params=[*program_params(), json_flag()],
         help=f"{operation.description} Takes what job submit takes; exits with 125 if that would be refused.",
         short_help="What job submit would say: errors, values, workers, when it starts.",
     )
@@ -109,7 +111,7 @@ def run_command() -> click.Command:
     def call(ctx: click.Context, /, **values: object) -> int:
         asked = _one(_asked(ctx, values))
         connection = connect(os.environ, start=True)
-        spec = _spec(asked, connection, values)
+        spec = _with_snapshot(_spec(asked, connection, values), connection)
         if {"count", "sweep"} & spec.keys():
             raise Failure("job run runs one job", hint="job submit --wait waits for an array")
         made = as_object(_blamed(asked, lambda: connection.call(by_name()["job_submit"], spec)).json())
@@ -120,10 +122,10 @@ def run_command() -> click.Command:
     return ProgramCommand(
         "run",
         callback=call,
-        params=_program_params(),
+        params=program_params(),
         help=(
             "Run a program as a job, and behave like it: its output as it comes, its exit code at the end. "
-            f"Ctrl-C cancels the job; a second Ctrl-C leaves it to its end.\n\n{_PROGRAM_HELP}"
+            f"Ctrl-C cancels the job; a second Ctrl-C leaves it to its end.\n\n{PROGRAM_HELP}"
         ),
         short_help="Submit, follow the output, exit with the job's code.",
     )
@@ -156,7 +158,7 @@ def wait_command() -> click.Command:
     )
 
 
-_PROGRAM_HELP = (
+PROGRAM_HELP = (
     "The program: `-- CMD ARGS…` runs CMD without a shell; one word is shell text, as 'make | tee log', or a file: a "
     "specification in TOML, YAML or JSON, or a script with #JOBD or #SBATCH lines. The job's "
     "directory is this one if the broker is on this machine. An active venv or conda environment is passed on if the "
@@ -164,7 +166,7 @@ _PROGRAM_HELP = (
 )
 
 
-def _program_params() -> list[click.Parameter]:
+def program_params() -> list[click.Parameter]:
     return [
         click.Argument(["words"], nargs=-1, metavar="['SHELL TEXT' | FILE | -- CMD ARGS…]"),
         *options_of(by_name()["job_submit"]),
@@ -207,6 +209,20 @@ def _blamed(asked: Asked, call: Callable[[], Answer]) -> Answer:
         return call()
     except Failure as failure:
         raise asked.source.blamed(failure) if asked.source.name else failure from None
+
+
+def spec_of(ctx: click.Context, values: dict[str, object], connection: Connection) -> Schema:
+    """The one specification that the words, the options and the surroundings make."""
+    return _spec(_one(_asked(ctx, values)), connection, values)
+
+
+def _with_snapshot(spec: Schema, connection: Connection) -> Schema:
+    """The code that it is to be submitted with; a broker on this machine takes it by itself."""
+    if "snapshot" not in spec or connection.on_this_machine:
+        return spec
+    from jobd_mcp.cli import snapshots
+
+    return snapshots.put(spec, connection)
 
 
 def _followed(connection: Connection, job: Json) -> int:

@@ -418,6 +418,28 @@ def tokens(answer: Json) -> list[str]:
     return table(["NAME", "SCOPES", "WORKER", "MADE", "USED", "REVOKED"], rows)
 
 
+def schedules(answer: Json) -> list[str]:
+    known = [as_object(entry) for entry in as_list(as_object(answer).get("schedules"))]
+    if not known:
+        return ["No schedules."]
+    rows = [
+        [
+            text(one.get("name")),
+            text(one.get("cron")),
+            text(one.get("tz")),
+            "paused" if one.get("paused") is True else text(one.get("next_at")),
+            ago(one.get("last_at")),
+            text(one.get("last_job")),
+        ]
+        for one in known
+    ]
+    return table(["NAME", "CRON", "ZONE", "NEXT", "LAST", "JOB"], rows)
+
+
+def schedule(answer: Json) -> list[str]:
+    return schedules({"schedules": [answer]})
+
+
 def token_made(answer: Json) -> list[str]:
     made = as_object(answer)
     scopes = " ".join(text(scope) for scope in as_list(made.get("scopes")))

@@ -39,7 +39,7 @@ class _Plain(yaml.SafeLoader):
     ] = {}  # a class of its own has rules of its own
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs say nothing of it
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise NotPlain("anchors and aliases are not taken", _line(event))
         if getattr(event, "tag", None):

@@ -1,10 +1,10 @@
 -- name: add_spec
 -- Keep a specification; members of an array share one.
-INSERT INTO specs (json, sources) VALUES (:json, :sources) RETURNING id;
+INSERT INTO specs (json, sources, snapshot) VALUES (:json, :sources, :snapshot) RETURNING id;
 
 -- name: spec_of_job
 -- What was asked for.
-SELECT specs.json, specs.sources, jobs.command, jobs.actor, jobs.array_id, jobs.array_index, jobs.array_values
+SELECT specs.json, specs.sources, specs.snapshot, jobs.command, jobs.actor, jobs.array_id, jobs.array_index, jobs.array_values
 FROM jobs JOIN specs ON specs.id = jobs.spec
 WHERE jobs.id = :job;
 
