@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from pathlib import Path
 
 import anyio
 import pytest
@@ -56,7 +57,7 @@ async def test_a_job_goes_in_and_is_found_again(connect) -> None:
 
 
 @pytest.mark.trial("B63")
-async def test_every_field_of_a_specification_arrives(connect) -> None:
+async def test_every_field_of_a_specification_arrives(connect, tmp_path: Path) -> None:
     fields = {
         "argv": ["echo", "3", '["a"]'], "cwd": "/tmp", "env": {"A": "{}"}, "venv": "/v", "name": "n", "project": "p",
         "profile": "none",
@@ -71,7 +72,7 @@ async def test_every_field_of_a_specification_arrives(connect) -> None:
         "command": '["not a list"] {x}', "conda": "c", "count": 3, "sweep": {"x": ["1", 2.5, True, "3"]},
         "sweep_mode": "random", "sweep_seed": 7, "max_parallel": 2, "max_failures": 1,
     }  # fmt: skip
-    below = {"depends_on", "depends_on_array", "depends_on_each", *of_arrays}
+    below = {"depends_on", "depends_on_array", "depends_on_each", "snapshot", *of_arrays}
     assert set(fields) == set(JobSpec.model_fields) - below
     async with connect() as client:
         fields["depends_on"] = [(await client.call_tool("job_submit", {"command": "true"})).structured_content["id"]]
@@ -82,6 +83,12 @@ async def test_every_field_of_a_specification_arrives(connect) -> None:
         assert array["count"] == 3
         after = {"command": "true", "count": 3, "depends_on_each": [array["array"]], "depends_on_array": array["array"]}
         assert (await client.call_tool("job_submit", after)).structured_content["count"] == 3
+        copied = await client.call_tool("job_submit", {"command": "true", "cwd": str(tmp_path), "snapshot": "copy"})
+        if copied.is_error:  # who has a token may be anywhere, and so may the directory
+            assert "field: snapshot" in copied.content[0].text
+        else:
+            found = await client.call_tool("job_get", {"job": copied.structured_content["id"], "detail": "full"})
+            assert found.structured_content["spec"]["snapshot"].startswith("copy:")
 
 
 @pytest.mark.trial("B55")
