@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib.metadata
 import os
+import random
 import resource
 import secrets
 import socket
@@ -23,7 +24,7 @@ from broker import places
 from broker.failpoint import failpoint
 from broker.http import auth, fleet, jobs, leases, problems, streams, system, watches
 from broker.logs.files import LogFiles
-from broker.service import dispatch, sweeps
+from broker.service import dispatch, sweeps, times
 from broker.service.clock import Clock, Jumps, Listening, SystemClock
 from broker.service.context import Broker
 from broker.service.feed import Feed
@@ -71,10 +72,12 @@ async def open_broker(
             logs=LogFiles(state / LOGS_NAME),
             jumps=Jumps(clock),
             make_secret=lambda: secrets.token_urlsafe(32),
+            chance=random.random,
             installation=installation,
             version=importlib.metadata.version("jobd-mcp"),
         )
         loops = [asyncio.create_task(dispatch.run(broker), name="dispatch")]
+        loops.append(asyncio.create_task(times.run(broker), name="times"))
         loops.append(asyncio.create_task(broker.feed.run(), name="feed"))
         loops += [asyncio.create_task(sweeps.run(broker, sweep), name=sweep.name) for sweep in timed]
         try:

@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse
 from broker.http import surface
 from broker.http.auth import caller
 from broker.http.parameters import MOST_OFFSET, Id, OptionalAttempt, The, Who, answered, broker_of
-from broker.service import cancel, explain, output, preempt, preview, queries, submit, submit_many
+from broker.service import cancel, explain, output, preempt, preview, queries, submit, submit_many, update
 from broker.wire.jobs import (
     MOST_ID,
     CancelAnswer,
@@ -27,6 +27,8 @@ from broker.wire.jobs import (
     SubmitMany,
     Submitted,
     SubmittedMany,
+    Updated,
+    UpdateRequest,
     Waited,
 )
 from broker.wire.states import JobState, Scope
@@ -144,6 +146,12 @@ async def job_logs(
 async def job_cancel(request: CancelRequest, broker: The, who: Who) -> CancelAnswer:
     """Cancel jobs by id, array or project: TERM, then KILL; cancelled once all processes are gone."""
     return await cancel.cancel(broker, who, request)
+
+
+@router.patch("/jobs/{job}", openapi_extra=surface.tool(Scope.SUBMIT, idempotent=True), response_model=Updated)
+async def job_update(job: Id, request: UpdateRequest, broker: The, who: Who) -> Response:
+    """Change a job, or all of an array; limits only before it starts."""
+    return answered(await update.update(broker, who, job, request))
 
 
 @router.post(

@@ -34,7 +34,8 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One broker. `make_secret` gives unguessable text for tokens and ids of stop requests."""
+    """One broker. `make_secret` gives unguessable text for tokens and ids of stop requests, `chance` a
+    number from 0 up to 1."""
 
     store: Store
     settings: BrokerSettings
@@ -45,6 +46,7 @@ class Broker:
     feed: Feed
     logs: LogFiles
     make_secret: Callable[[], str]
+    chance: Callable[[], float]
     installation: str
     version: str
     fits: Fits = field(default_factory=Fits)

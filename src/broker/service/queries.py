@@ -12,6 +12,7 @@ from typing import Any, Literal
 import anyio.to_thread
 
 from broker.core.arrays import NOT_ENDED
+from broker.core.effective import Source
 from broker.core.states import TERMINAL
 from broker.service import array_counts, forecast, output, views
 from broker.service.context import Broker
@@ -57,7 +58,7 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
         view = view.model_copy(
             update={
                 "spec": _said(spec),
-                "sources": json.loads(spec["sources"]) if spec["sources"] else None,
+                "sources": _sources(spec),
             }
         )
         return view, tx.all("assignments_of_job", job=job)
@@ -79,8 +80,22 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
 def _said(row: Row) -> dict[str, Any]:
     """The specification of a job; of a member with its own words in place."""
     if row["array_id"] is None:
-        return dict(json.loads(row["json"]))
-    return spec_of(row).model_dump(mode="json", exclude_none=True)
+        return {**json.loads(row["json"]), **_changes(row)}
+    return {**spec_of(row).model_dump(mode="json", exclude_none=True), **_changes(row)}
+
+
+def _sources(row: Row) -> dict[str, str] | None:
+    if not row["sources"]:
+        return None
+    return {**json.loads(row["sources"]), **dict.fromkeys(_changes(row), Source.UPDATE.value)}
+
+
+def _changes(row: Row) -> dict[str, Any]:
+    """What is not as it was at the submit: of the job itself, or of its array as a whole."""
+    own = json.loads(row["changes"]) if row["changes"] is not None else {}
+    if row["max_parallel"] in (None, json.loads(row["json"]).get("max_parallel")):
+        return dict(own)
+    return {**own, "max_parallel": row["max_parallel"]}
 
 
 def _size(broker: Broker, job: int, attempt: int | None) -> int | None:

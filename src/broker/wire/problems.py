@@ -33,6 +33,7 @@ class ProblemCode(StrEnum):
     OFFSET_GAP = "offset_gap"
     LOGS_PRUNED = "logs_pruned"
     BAD_CHECKSUM = "bad_checksum"
+    ALREADY_STARTED = "already_started"
     ALREADY_TERMINAL = "already_terminal"
     NOT_RUNNING = "not_running"
     NOT_PREEMPTIBLE = "not_preemptible"
