@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.wire.events import EventType
-from broker.wire.jobs import CancelRequest, PreemptRequest
+from broker.wire.jobs import CancelRequest
 from broker.wire.workers import Outcome
 
 DELAY_S = 10
@@ -77,15 +77,14 @@ async def test_only_a_failure_of_the_workload_uses_a_retry(bench) -> None:
     job = await bench.submit(retries=1, retry_delay_s=0, preemptible=True, on_preempt="requeue")
     worker = await bench.registered()
     delivery = await worker.running()
-    await bench.client.job_preempt(job, PreemptRequest())
+    await bench.client.job_preempt(job)
     stop = (await worker.poll()).stops[0]
     await worker.finish(delivery, Outcome.STOPPED, exit_code=1, stop=stop.id)  # preempted
     await worker.finish(await worker.one(), Outcome.REFUSED, reason_code="gone", reason="no")
     await bench.sweep(after_s=61)
-    await worker.register()
     await worker.running()
     await bench.sweep(after_s=61)  # lost
-    await worker.register()
+    worker.held.clear()
 
     await fails(worker)
 
@@ -140,7 +139,6 @@ async def test_children_wait_through_failures_that_are_tried_again(bench) -> Non
     for _ in range(2):
         await fails(worker)
         await bench.sweep(after_s=20)
-        await worker.register()
         assert (await bench.state(child), await waits(bench, child)) == ("queued", "dependencies")
 
     await worker.finish(await worker.running())
@@ -160,7 +158,6 @@ async def test_a_cancel_during_the_back_off_is_for_good(bench) -> None:
 
     for _ in range(10):
         await bench.sweep(after_s=30)
-        await worker.register()
         assert (await worker.poll()).deliveries == []
     assert await bench.state(job) == "cancelled"
 
@@ -222,7 +219,6 @@ async def test_a_late_report_after_a_loss_is_judged_alike(bench, policy: str) ->
     assert lost == ("queued" if policy == "requeue" else "orphaned")
     assert (await bench.state(job), await bench.state(child)) == ("queued", "queued")
     assert await bench.assignments(job) == ["failed"]
-    await worker.register()
     await fails(worker)
     assert (await bench.state(job), await bench.state(child)) == ("failed", "cancelled")
 
@@ -231,7 +227,7 @@ async def test_a_late_report_after_a_loss_is_judged_alike(bench, policy: str) ->
 async def test_a_projects_default_is_beaten_by_none_at_all(make_bench) -> None:
     bench = await make_bench(projects={"default": {"retries": 3, "retry_delay_s": 0}})
     job, by_default = await bench.submit(retries=0), await bench.submit()
-    worker = await bench.registered()
+    worker = await bench.registered(slots=1)
     for _ in range(5):
         await fails(worker)
 

@@ -91,11 +91,8 @@ def _sources(row: Row) -> dict[str, str] | None:
 
 
 def _changes(row: Row) -> dict[str, Any]:
-    """What is not as it was at the submit: of the job itself, or of its array as a whole."""
-    own = json.loads(row["changes"]) if row["changes"] is not None else {}
-    if row["max_parallel"] in (None, json.loads(row["json"]).get("max_parallel")):
-        return dict(own)
-    return {**own, "max_parallel": row["max_parallel"]}
+    """What is not as it was at the submit."""
+    return dict(json.loads(row["changes"])) if row["changes"] is not None else {}
 
 
 def _size(broker: Broker, job: int, attempt: int | None) -> int | None:

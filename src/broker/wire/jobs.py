@@ -489,7 +489,6 @@ class Updated(Frozen):
     state: JobState | None = Field(default=None, description="Of one job.")
     changed: int = Field(description="Jobs that are not as they were.")
     started: int | None = Field(default=None, description="Members that run already, and keep what they had.")
-    note: str | None = None
     waiting: Reason | None = None
 
 

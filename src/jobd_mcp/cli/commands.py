@@ -18,6 +18,7 @@ SHAPES = {
     "explain": Shape("job_explain", rendering.explained, bare="job"),
     "cancel": Shape("job_cancel", rendering.cancelled, bare="job"),
     "preempt": Shape("job_preempt", rendering.stopped, bare="job"),
+    "update": Shape("job_update", rendering.updated, bare="job"),
 }
 # Commands of more than one operation, or of none: the module and the function that makes each, imported when used.
 WRITTEN = {
@@ -52,6 +53,7 @@ ORDER = (
     "preview",
     "cancel",
     "preempt",
+    "update",
     "lease",
     "top",
     "workers",

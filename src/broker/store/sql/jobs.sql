@@ -5,8 +5,8 @@ INSERT INTO specs (json, sources) VALUES (:json, :sources) RETURNING id;
 -- name: spec_of_job
 -- What was asked for.
 SELECT specs.json, specs.sources, jobs.command, jobs.actor, jobs.array_id, jobs.array_index, jobs.array_values, jobs.changes,
-  jobs.priority, arrays.max_parallel
-FROM jobs JOIN specs ON specs.id = jobs.spec LEFT JOIN arrays ON arrays.id = jobs.array_id
+  jobs.priority
+FROM jobs JOIN specs ON specs.id = jobs.spec
 WHERE jobs.id = :job;
 
 -- name: shape_id
