@@ -50,7 +50,7 @@ def test_a_held_job_is_changed_released_and_runs_with_what_it_was_given(up: Inst
     )
     refused = up.job("update", job, "--priority", "1")
     assert refused.code != 0
-    assert "already_terminal" in refused.err.decode()
+    assert "already_terminal" in refused.err
 
 
 @pytest.mark.guarantee("G52")
