@@ -223,6 +223,24 @@ async def test_a_late_report_after_a_loss_is_judged_alike(bench, policy: str) ->
     assert (await bench.state(job), await bench.state(child)) == ("failed", "cancelled")
 
 
+@pytest.mark.guarantee("G43")
+@pytest.mark.trial("B35")
+async def test_one_that_takes_its_workers_along_ends_with_the_third_whatever_retries_it_has(bench) -> None:
+    job = await bench.submit(retries=100, retry_delay_s=0, priority=50)
+    other = await bench.submit()
+    for n in range(3):
+        worker = await bench.registered(f"w{n}", slots=1)
+        assert (await worker.running()).job == job
+        await bench.sweep(after_s=61)
+
+    got = await bench.client.job_get(job)
+    assert (got.state.value, got.reason.code, got.attempt) == ("orphaned", "worker_lost", 3)
+    assert "job_retrying" not in await bench.kinds(job)
+    worker = await bench.registered("w9")
+    await worker.finish(await worker.running())
+    assert await bench.state(other) == "completed"
+
+
 @pytest.mark.trial("B87")
 async def test_a_projects_default_is_beaten_by_none_at_all(make_bench) -> None:
     bench = await make_bench(projects={"default": {"retries": 3, "retry_delay_s": 0}})

@@ -244,7 +244,9 @@ class Story:
         specs = [JobSpec.model_validate_json(row[0]) for row in rows]
         plans = [(Plan.of([spec.command or ""]), spec) for spec in specs]
         waits_s = SLOWEST_START_S + (self.settings.poll_s if "no_wakes" in self.swarm.others else 0)
-        return sum((plan.run_s + plan.stray_s + waits_s) * (spec.retries + 1) + _back_off_s(spec) for plan, spec in plans)
+        return sum(
+            (plan.run_s + plan.stray_s + waits_s) * (spec.retries + 1) + _back_off_s(spec) for plan, spec in plans
+        )
 
     def _all_over(self) -> bool:
         return all(states[-1][1] in TERMINAL for states in self.oracle.states.values())

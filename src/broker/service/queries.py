@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ MOST_ENDED_SHOWN = 50
 TAIL_LINES = 10
 TAIL_BUDGET = 200
 LOOKS_AGAIN_S = 5.0
+LAST_WORDS_LINES = 40
+LAST_WORDS_BUDGET = 2000
+GPU_MEMORY_SHORT = re.compile(r"(CUDA|HIP) out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation")
 
 
 async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) -> Job:
@@ -67,6 +71,7 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
     if not view.logs_pruned:
         size = await anyio.to_thread.run_sync(_size, broker, job, view.attempt)
         view = view.model_copy(update={"log_bytes": size})
+    view = await _with_hint(broker, view)
     if detail == "concise":
         return view
     now_ms, listened = broker.clock.wall_ms(), broker.listening.now_ms()
@@ -75,6 +80,17 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
     else:
         assignments = [await _assignment(broker, row, listened, now_ms) for row in rows]
     return view.model_copy(update={"assignments": assignments})
+
+
+async def _with_hint(broker: Broker, view: Job) -> Job:
+    """What its last words may mean. Words prove nothing: the reason stays what it was."""
+    if view.state is not JobState.FAILED or not view.gpus or view.logs_pruned:
+        return view
+    last = await output.tail_text(broker, view.id, view.attempt or 0, LAST_WORDS_LINES, LAST_WORDS_BUDGET)
+    if last is None or not GPU_MEMORY_SHORT.search(last):
+        return view
+    hint = "its last lines speak of GPU memory that was short: ask for more vram_gb, or let it use less"
+    return view.model_copy(update={"warnings": [*(view.warnings or ()), hint]})
 
 
 def _said(row: Row) -> dict[str, Any]:
