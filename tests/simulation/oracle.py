@@ -111,7 +111,7 @@ class Oracle:
         for (other, number), earlier in self.executions.items():
             if other != job or key == (other, number):
                 continue
-            if policy is OnWorkerLost.ORPHAN and self.assignments.get((job, number)) != "preempted":
+            if policy is OnWorkerLost.ORPHAN and self.assignments.get((job, number)) not in ("preempted", "failed"):
                 self.wrong(4, f"{job}.{attempt} runs after {job}.{number}, whose policy is orphan")
             if policy is OnWorkerLost.REQUEUE_EXCLUSIVE and not earlier.tree.gone and not earlier.disturbed:
                 self.wrong(4, f"{job}.{attempt} runs beside {job}.{number}, whose policy is requeue_exclusive")
