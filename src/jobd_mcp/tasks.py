@@ -1,37 +1,30 @@
-"""`io.modelcontextprotocol/tasks`: a `job_wait` that the client may put aside and fetch later.
+"""`io.modelcontextprotocol/tasks`: a call that the client may put aside and fetch later.
 
-A client that knows tasks gets an id at once, asks how the wait stands, and hears the end; all others get the bounded
-wait. What is waited for is kept by the broker, so the answer is there after this server, this connection and the client
-have come and gone. A job that failed is a task that was completed: the wait has its answer. To cancel a task ends the
-watch and never the job.
+A client that knows tasks gets an id at once, asks how it stands, and fetches the result; all others get the plain call.
+Here is the protocol's part; `job_waits` says what is a task here.
 
 Source: SEP-2663, "Tasks", of the Model Context Protocol. The SDK (2.3) has the hooks and no tasks.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding
 from mcp.server.mcpserver import require_client_extension
 from mcp.shared.exceptions import MCPError
-from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, CallToolRequestParams, CallToolResult, RequestParams
+from mcp.types import CallToolRequestParams, RequestParams
 
-from jobd_mcp import results
-from jobd_mcp.arguments import BadArguments, understood
-from jobd_mcp.calls import Answer, Caller, Unreachable
-from jobd_mcp.operations import Operation
-from jobd_mcp.schemas import Json, Schema, as_object
-from jobd_mcp.waiting import LIMIT, IdentityOf
+from jobd_mcp.schemas import Json, Schema
 
 IDENTIFIER = "io.modelcontextprotocol/tasks"
 VERSIONS = frozenset({"2026-07-28"})
-WAIT = "job_wait"
 HEADER_MISMATCH = -32020
 _NAME_HEADER = "mcp-name"
+
+Context = ServerRequestContext[Any, Any]
 
 
 class TaskParams(RequestParams):
@@ -41,103 +34,76 @@ class TaskParams(RequestParams):
 
 
 class UpdateParams(TaskParams):
-    """Answers to questions of a task. Ours ask none."""
+    """Answers to questions that a task has asked, by their keys."""
 
     input_responses: dict[str, Any] | None = None
 
 
-class JobTasks(Extension):
-    """`operations`: those of the broker by name, also the ones that are no tools."""
+class Tasks(Protocol):
+    """What may become a task, and how tasks stand. A task is an object of the protocol: `taskId`, `status`, …"""
+
+    async def begun(self, params: CallToolRequestParams, context: Context, call_next: CallNext) -> HandlerResult | None:
+        """A new task for this call, kept before it is told; None: the call is none and is answered as always."""
+
+    async def look(self, task: str, context: Context) -> Schema:
+        """How it stands now. Raises MCPError for one that there is not."""
+
+    async def answer(self, task: str, responses: Mapping[str, Json], context: Context) -> None:
+        """Answers to its questions. Raises likewise."""
+
+    async def cancel(self, task: str, context: Context) -> None:
+        """Nobody waits for it any more. Raises likewise."""
+
+
+class TasksExtension(Extension):
+    """The methods of the extension, and the calls that it takes before their tools do."""
 
     identifier = IDENTIFIER
 
-    def __init__(
-        self, operations: Mapping[str, Operation], caller: Caller, identity_of: IdentityOf, poll_ms: int
-    ) -> None:
-        self._operations, self._caller, self._identity_of = operations, caller, identity_of
-        self._poll_ms = poll_ms
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
 
     def methods(self) -> Sequence[MethodBinding]:
         return [
-            MethodBinding("tasks/get", TaskParams, self.get, VERSIONS),
-            MethodBinding("tasks/update", UpdateParams, self.update, VERSIONS),
-            MethodBinding("tasks/cancel", TaskParams, self.cancel, VERSIONS),
+            MethodBinding("tasks/get", TaskParams, self._get, VERSIONS),
+            MethodBinding("tasks/update", UpdateParams, self._update, VERSIONS),
+            MethodBinding("tasks/cancel", TaskParams, self._cancel, VERSIONS),
         ]
 
     async def intercept_tool_call(
-        self, params: CallToolRequestParams, ctx: ServerRequestContext[Any, Any], call_next: CallNext
+        self, params: CallToolRequestParams, ctx: Context, call_next: CallNext
     ) -> HandlerResult:
-        """A wait of a client that knows tasks becomes one, unless it is over already, wrong, or only a look."""
-        if params.name != WAIT or not _knows_tasks(ctx):
-            return await call_next(ctx)
-        operation = self._operations[WAIT]
-        try:
-            meant = understood(operation, params.arguments or {})
-            if meant.get(LIMIT) == 0:
-                return await call_next(ctx)
-            what = {name: value for name, value in meant.items() if name != LIMIT}
-            answer = await self._asked(ctx, "watch_create", what)
-        except (BadArguments, Unreachable):
-            return await call_next(ctx)  # its answer says what is wrong
-        if answer.status >= 300:
-            return await call_next(ctx)
-        watch = as_object(json.loads(answer.body))
-        if watch.get("state") == "completed":
-            return self._result(watch)
-        return {"resultType": "task", **self._task(watch)}
+        found = await self._tasks.begun(params, ctx, call_next)
+        return found if found is not None else await call_next(ctx)
 
-    async def get(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
-        return {"resultType": "complete", **self._task(await self._watch(ctx, "watch_get", params))}
+    async def _get(self, ctx: Context, params: TaskParams) -> HandlerResult:
+        return {"resultType": "complete", **await self._tasks.look(_named(ctx, params), ctx)}
 
-    async def update(self, ctx: ServerRequestContext[Any, Any], params: UpdateParams) -> HandlerResult:
-        await self._watch(ctx, "watch_get", params)
+    async def _update(self, ctx: Context, params: UpdateParams) -> HandlerResult:
+        await self._tasks.answer(_named(ctx, params), params.input_responses or {}, ctx)
         return {"resultType": "complete"}
 
-    async def cancel(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
-        await self._watch(ctx, "watch_cancel", params)
+    async def _cancel(self, ctx: Context, params: TaskParams) -> HandlerResult:
+        await self._tasks.cancel(_named(ctx, params), ctx)
         return {"resultType": "complete"}
 
-    async def _watch(self, ctx: ServerRequestContext[Any, Any], name: str, params: TaskParams) -> Schema:
-        """The broker's word on a task. Raises MCPError: another name in the header, no such task, no broker."""
-        require_client_extension(ctx, self.identifier)
-        headers = getattr(ctx.request, "headers", None)  # a local pipe has none
-        if headers is not None and headers.get(_NAME_HEADER, params.task_id) != params.task_id:
-            raise MCPError(HEADER_MISMATCH, "the header Mcp-Name names another task than the request")
-        try:
-            answer = await self._asked(ctx, name, {"watch": params.task_id})
-        except Unreachable as error:
-            raise MCPError(INTERNAL_ERROR, f"{error}; ask again in a moment") from None
-        said = as_object(json.loads(answer.body or b"{}"))
-        if answer.status >= 300:
-            unknown = answer.status < 500
-            raise MCPError(INVALID_PARAMS if unknown else INTERNAL_ERROR, f"{said.get('detail')}. {said.get('hint')}")
-        return said
 
-    async def _asked(self, ctx: ServerRequestContext[Any, Any], name: str, arguments: Mapping[str, Json]) -> Answer:
-        return await self._caller.request(self._operations[name].request(arguments), self._identity_of(ctx.request))
-
-    def _task(self, watch: Schema) -> Schema:
-        kept_s = watch["kept_s"]
-        assert isinstance(kept_s, int | float)
-        task: Schema = {
-            "taskId": watch["watch"],
-            "status": watch["state"],
-            "statusMessage": watch["message"],
-            "createdAt": watch["created_at"],
-            "lastUpdatedAt": watch["updated_at"],
-            "ttlMs": int(kept_s * 1000),
-            "pollIntervalMs": self._poll_ms,
-        }
-        if watch["state"] == "completed":
-            task["result"] = self._result(watch).model_dump(mode="json", by_alias=True, exclude_none=True)
-        return task
-
-    def _result(self, watch: Schema) -> CallToolResult:
-        """What the bounded wait would have answered."""
-        return results.result(self._operations[WAIT], Answer(200, {}, json.dumps(watch["waited"]).encode()))
+def created(task: Schema) -> HandlerResult:
+    """The answer to a call that has become this task."""
+    return {"resultType": "task", **task}
 
 
-def _knows_tasks(ctx: ServerRequestContext[Any, Any]) -> bool:
+def knows_tasks(ctx: Context) -> bool:
+    """Whether the client of this call has declared them, in an era that has them."""
     declared = ctx.session.client_capabilities
     extensions = declared.extensions if declared is not None else None
     return ctx.protocol_version in VERSIONS and IDENTIFIER in (extensions or {})
+
+
+def _named(ctx: Context, params: TaskParams) -> str:
+    """The task that is meant. Raises MCPError: the client did not declare tasks, or its header names another one."""
+    require_client_extension(ctx, IDENTIFIER)
+    headers = getattr(ctx.request, "headers", None)  # a local pipe has none
+    if headers is not None and headers.get(_NAME_HEADER) != params.task_id:
+        raise MCPError(HEADER_MISMATCH, "the header Mcp-Name does not name the task of the request")
+    return params.task_id

@@ -5,21 +5,19 @@ The suite can't send a credential, so it goes through a proxy that adds one; eve
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from support.requirements import need_node, need_tool
+from support.conformance import Suite, Verdict
 
 BASELINE = Path(__file__).with_name("baseline.yml")
 
 # They pass whole, whatever the baseline says.
 PROMISED = (
+    "completion-complete",
     "server-initialize",
     "ping",
     "tools-list",
@@ -33,35 +31,6 @@ PROMISED = (
 )
 # Of these checks the suite says itself that they can't be made without a tool of its own.
 FIXTURES_OF_STATELESS = {"sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400"}
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """How a run ended: its exit code, what it printed, and the status of each check by scenario."""
-
-    code: int
-    said: str
-    checks: dict[str, dict[str, str]]
-
-
-class Suite:
-    def __init__(self, url: str) -> None:
-        package = need_tool("@modelcontextprotocol/conformance")
-        program = json.loads((package / "package.json").read_text())["bin"]["conformance"]
-        self._command = [need_node(), str(package / program), "server", "--url", url]
-
-    def run(self, results: Path, *options: str) -> Verdict:
-        done = subprocess.run(
-            [*self._command, *options, "--output-dir", str(results)],
-            capture_output=True, text=True, timeout=110, check=False, cwd=results.parent,
-        )  # fmt: skip
-        checks = {
-            re.sub(r"^server-(.*)-20\d\d-.*$", r"\1", file.parent.name): {
-                check["id"]: check["status"] for check in json.loads(file.read_text())
-            }
-            for file in results.glob("*/checks.json")
-        }
-        return Verdict(done.returncode, done.stdout + done.stderr, checks)
 
 
 @pytest.fixture(scope="module")
