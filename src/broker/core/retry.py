@@ -20,8 +20,8 @@ SIGNALLED = 128
 
 
 def is_tried_again(job: JobRow, final: Final) -> bool:
-    """True if this end is a failure that uses a retry, and one is left. Stops are for the caller to look at."""
-    if final.outcome is not Outcome.EXITED or job.retried >= job.retries:
+    """True if this end is a failure that uses a retry, and one is left; an adopted process is never started. Stops are for the caller to look at."""
+    if final.outcome is not Outcome.EXITED or job.retried >= job.retries or job.adopted is not None:
         return False
     return _is_asked_for(job.retry_on, final)
 

@@ -74,6 +74,7 @@ class JobRow(NamedTuple):
     prefers: str | None = None  # queued, and left to this worker
     prefers_until: int | None = None  # for so long
     array: int | None = None  # the one it is a member of
+    adopted: int | None = None  # the process that it is, which somebody else had started
     retries: int = 0  # how many failures of its own are tried again
     retried: int = 0  # how many were
     retry_delay_s: float = 10.0

@@ -10,7 +10,8 @@ from fastapi.responses import PlainTextResponse
 from broker.http import surface
 from broker.http.auth import caller
 from broker.http.parameters import MOST_OFFSET, Id, OptionalAttempt, The, Who, answered, broker_of
-from broker.service import cancel, explain, output, preempt, preview, queries, submit, submit_many, update
+from broker.service import adopt, cancel, explain, output, preempt, preview, queries, submit, submit_many, update
+from broker.wire.adoptions import AdoptRequest
 from broker.wire.jobs import (
     MOST_ID,
     CancelAnswer,
@@ -150,8 +151,14 @@ async def job_cancel(request: CancelRequest, broker: The, who: Who) -> CancelAns
 
 @router.patch("/jobs/{job}", openapi_extra=surface.tool(Scope.SUBMIT, idempotent=True), response_model=Updated)
 async def job_update(job: Id, request: UpdateRequest, broker: The, who: Who) -> Response:
-    """Change a job, or all of an array; limits only before it starts."""
+    """Change a job or array that has not started."""
     return answered(await update.update(broker, who, job, request))
+
+
+@router.post("/jobs/adopt", openapi_extra=surface.tool(Scope.SUBMIT), response_model_exclude_none=True, status_code=201)
+async def job_adopt(request: AdoptRequest, broker: The, who: Who) -> Submitted:
+    """Make a running process a job."""
+    return await adopt.adopt(broker, who, request)
 
 
 @router.post(

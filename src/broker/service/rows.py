@@ -69,6 +69,7 @@ def job_row(row: Row) -> JobRow:
         prefers=row["prefers"],
         prefers_until=row["prefers_until"],
         array=row["array_id"],
+        adopted=row["adopted_pid"],
         retries=row["retries"],
         retried=row["retried"],
         retry_delay_s=row["retry_delay_s"],

@@ -163,11 +163,9 @@ class Conditions(Frozen):
     scheduling_timeout_s: Limit | None = Field(default=None, description="Longest in the queue.")
     preemptible: bool = Field(default=False, json_schema_extra=_either)
     on_preempt: OnPreempt = OnPreempt.STOP
-    retries: int = Field(default=0, ge=0, le=MOST_RETRIES, description="Of failures.")
-    retry_delay_s: float = Field(default=10, ge=0, le=86_400, description="Doubles.")
-    retry_on: list[Annotated[int, Field(ge=1, le=255)]] | None = Field(
-        default=None, min_length=1, max_length=255, description="Exit codes."
-    )
+    retries: int = Field(default=0, ge=0, le=MOST_RETRIES)
+    retry_delay_s: float = Field(default=10, ge=0, le=86_400)
+    retry_on: list[Annotated[int, Field(ge=1, le=255)]] | None = Field(default=None, min_length=1, max_length=255)
 
 
 class JobSpec(Conditions, Program):
@@ -180,8 +178,8 @@ class JobSpec(Conditions, Program):
     arch: Name | None = None
     os: Literal["linux", "macos"] | None = None
     worker: Name | None = Field(default=None, description="Only there.")
-    not_before: When | None = Field(default=None, description="RFC 3339, or seconds from now.")
-    hold: bool = Field(default=False, description="Until job_update releases it.")
+    not_before: When | None = Field(default=None, description="RFC 3339, or seconds.")
+    hold: bool = False
     depends_on: JobIds | None = Field(default=None, description="Start after these.")
     depends_on_array: JobIds | None = Field(default=None, description="All their members.")
     depends_on_each: JobIds | None = Field(default=None, description="Member by member.")
@@ -282,7 +280,7 @@ class Job(Frozen):
     state: JobState
     name: str | None = None
     project: str | None = None
-    kind: Literal["lease"] | None = None
+    kind: Literal["lease", "adopted"] | None = None
     command: str | None = Field(default=None, description="The command, cut to 200 characters.")
     array: int | None = None
     array_index: int | None = None

@@ -35,6 +35,7 @@ class ProblemCode(StrEnum):
     BAD_CHECKSUM = "bad_checksum"
     ALREADY_STARTED = "already_started"
     ALREADY_TERMINAL = "already_terminal"
+    ALREADY_ADOPTED = "already_adopted"
     NOT_RUNNING = "not_running"
     NOT_PREEMPTIBLE = "not_preemptible"
     DEPENDENCY_UNSATISFIABLE = "dependency_unsatisfiable"

@@ -26,6 +26,7 @@ WRITTEN = {
     "run": "jobs:run_command",
     "preview": "jobs:preview_command",
     "wait": "jobs:wait_command",
+    "adopt": "adopt:adopt_command",
     "lease": "lease:lease_command",
     "logs": "logs:logs_command",
     "events": "events:events_command",
@@ -54,6 +55,7 @@ ORDER = (
     "cancel",
     "preempt",
     "update",
+    "adopt",
     "lease",
     "top",
     "workers",
@@ -62,6 +64,7 @@ ORDER = (
 )
 _EXPLICIT = {shape.operation for shape in SHAPES.values()} | {
     "job_submit",
+    "job_adopt",
     "job_preview",
     "job_wait",
     "job_logs",
