@@ -206,7 +206,7 @@ def test_where_a_write_meets_the_tables() -> None:
     assert standing(newer, assignment(A.REFUSED)._replace(**declared)) is Standing.ENDED
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 @pytest.mark.parametrize(
     ("final", "stop", "cause"),
     [
@@ -227,7 +227,7 @@ def test_only_a_plain_failure_uses_a_retry_up(final: Final, stop, cause: Cause) 
     assert final_cause(job(J.RUNNING)._replace(retries=1), held, final, max_losses=3) is cause
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 @pytest.mark.parametrize(("retried", "cause"), [(0, Cause.LATE_RETRY), (1, Cause.LATE_FAIL)])
 def test_a_late_failure_goes_by_the_same_rule(retried: int, cause: Cause) -> None:
     row = job(J.QUEUED, lost=True)._replace(retries=1, retried=retried)

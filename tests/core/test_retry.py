@@ -10,7 +10,7 @@ from broker.core.retry import LONGEST_DELAY_S, delay_s
 from broker.wire.jobs import MOST_RETRIES
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 @pytest.mark.trial("B86")
 @pytest.mark.parametrize("first_s", [0, 0.001, 5, 10, 3600, 86_400])
 def test_every_delay_is_finite_never_negative_and_has_a_cap(first_s: float) -> None:

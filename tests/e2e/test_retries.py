@@ -10,7 +10,7 @@ import pytest
 from support.installation import Installation
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 @pytest.mark.trial("B87")
 def test_a_command_that_fails_twice_succeeds_at_its_third_start(up: Installation, tmp_path: Path) -> None:
     starts = tmp_path / "starts"
@@ -22,7 +22,7 @@ def test_a_command_that_fails_twice_succeeds_at_its_third_start(up: Installation
     assert starts.read_text().split("\n") == ["1 0", "2 1", "3 2", ""]
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 @pytest.mark.trial("B88")
 def test_each_member_of_an_array_starts_as_often_as_it_may(up: Installation, tmp_path: Path) -> None:
     command = f"echo {{i}} >> {tmp_path}/starts; exit 3"
@@ -33,7 +33,7 @@ def test_each_member_of_an_array_starts_as_often_as_it_may(up: Installation, tmp
     assert sorted((tmp_path / "starts").read_text().split()) == sorted(list("01234") * 3)
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 def test_a_held_job_is_changed_released_and_runs_with_what_it_was_given(up: Installation) -> None:
     job = str(up.good("submit", "--json", "--hold", "--max-wall-s", "100", "sleep 30").json()["id"])
     assert "on hold" in up.good("status", job).text
@@ -53,7 +53,7 @@ def test_a_held_job_is_changed_released_and_runs_with_what_it_was_given(up: Inst
     assert "already_terminal" in refused.err
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 def test_a_job_that_is_not_to_start_yet_starts_by_itself_later(up: Installation) -> None:
     done = up.job("submit", "--wait", "--not-before", "0.3", "true")
 

@@ -36,7 +36,7 @@ def doors() -> Iterator[Door]:
         assert declared is not None, context
         for method in context.methods or ():
             if method != "HEAD":
-                yield Door(method, context.path.format(**WAYS), declared["scope"])
+                yield Door(method, context.path.replace(":path}", "}").format(**WAYS), declared["scope"])
 
 
 DOORS = sorted(doors(), key=str)

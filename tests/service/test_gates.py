@@ -19,7 +19,7 @@ def in_s(bench, seconds: float) -> str:
     return datetime.fromtimestamp(bench.clock.wall_ms() / 1000 + seconds, UTC).isoformat()
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 @pytest.mark.parametrize("kind", ["seconds", "instant"])
 async def test_a_job_is_given_to_nobody_before_its_time(bench, kind: str) -> None:
     job = await bench.submit(not_before=60 if kind == "seconds" else in_s(bench, 60))
@@ -39,7 +39,7 @@ async def test_a_time_that_has_come_is_no_reason_to_wait(bench) -> None:
     assert len((await (await bench.registered()).poll()).deliveries) == 1
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 async def test_whoever_waits_for_its_time_takes_no_place_in_the_line(bench) -> None:
     first = await bench.submit(not_before=60, priority=50)
     second = await bench.submit()
@@ -53,7 +53,7 @@ async def test_whoever_waits_for_its_time_takes_no_place_in_the_line(bench) -> N
     assert (await worker.one()).job == first
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 async def test_one_on_hold_starts_when_it_is_released(bench) -> None:
     job = await bench.submit(hold=True)
     worker = await bench.registered()
@@ -67,7 +67,7 @@ async def test_one_on_hold_starts_when_it_is_released(bench) -> None:
     assert [event.data for event in told] == [{"hold": {"from": True, "to": False}}]
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 async def test_one_that_waits_can_be_held_and_its_line_goes_on_without_it(bench) -> None:
     first, second = await bench.submit(), await bench.submit()
 
@@ -81,7 +81,7 @@ async def test_one_that_waits_can_be_held_and_its_line_goes_on_without_it(bench)
     assert await waits(bench, first) == "hold"
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 async def test_a_hold_outlasts_what_it_depends_on_and_its_time(bench) -> None:
     parent = await bench.submit()
     job = await bench.submit(hold=True, not_before=30, depends_on=[parent])
@@ -96,7 +96,7 @@ async def test_a_hold_outlasts_what_it_depends_on_and_its_time(bench) -> None:
     assert (await worker.one()).job == job
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 async def test_the_time_in_which_it_may_wait_counts_from_its_time_and_from_its_release(bench) -> None:
     timed = await bench.submit(not_before=100, scheduling_timeout_s=60)
     held = await bench.submit(hold=True, scheduling_timeout_s=60)
@@ -156,7 +156,7 @@ async def test_a_preview_says_what_it_would_wait_for(bench) -> None:
     )
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 async def test_a_clock_that_is_set_back_delays_a_retry_no_longer_than_two_days(bench) -> None:
     job = await bench.submit(retries=1, retry_delay_s=10)
     worker = await bench.registered()

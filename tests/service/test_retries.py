@@ -20,7 +20,7 @@ async def waits(bench, job: int) -> str | None:
     return waiting.code if waiting else None
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 @pytest.mark.trial("B87")
 @pytest.mark.parametrize("retries", [0, 1, 3])
 async def test_a_job_that_always_fails_is_started_once_more_than_it_has_retries(bench, retries: int) -> None:
@@ -41,7 +41,7 @@ async def test_a_job_that_always_fails_is_started_once_more_than_it_has_retries(
     assert (await worker.poll()).deliveries == []
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 async def test_its_process_is_told_how_often_one_was_started_before(bench) -> None:
     await bench.submit(retries=1, retry_delay_s=0)
     worker = await bench.registered()
@@ -52,7 +52,7 @@ async def test_its_process_is_told_how_often_one_was_started_before(bench) -> No
     assert (again.attempt, again.restarts) == (2, 1)
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 async def test_it_waits_its_back_off_costs_polls_nothing_meanwhile_and_starts_then(bench) -> None:
     job = await bench.submit(retries=2, retry_delay_s=DELAY_S)
     worker = await bench.registered()
@@ -72,7 +72,7 @@ async def test_it_waits_its_back_off_costs_polls_nothing_meanwhile_and_starts_th
     assert await bench.state(job) == "completed"
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 async def test_only_a_failure_of_the_workload_uses_a_retry(bench) -> None:
     job = await bench.submit(retries=1, retry_delay_s=0, preemptible=True, on_preempt="requeue")
     worker = await bench.registered()
@@ -93,7 +93,7 @@ async def test_only_a_failure_of_the_workload_uses_a_retry(bench) -> None:
     assert await bench.state(job) == "failed"
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 @pytest.mark.parametrize(
     ("outcome", "fields"),
     [
@@ -130,7 +130,7 @@ async def test_a_signal_is_tried_again_where_the_list_has_what_a_shell_makes_of_
     assert await bench.state(job) == "queued"
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 @pytest.mark.trial("B89")
 async def test_children_wait_through_failures_that_are_tried_again(bench) -> None:
     parent = await bench.submit(retries=2, retry_delay_s=0)
@@ -147,7 +147,7 @@ async def test_children_wait_through_failures_that_are_tried_again(bench) -> Non
     assert (await worker.running()).job == child
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 @pytest.mark.trial("B89")
 async def test_a_cancel_during_the_back_off_is_for_good(bench) -> None:
     job = await bench.submit(retries=2, retry_delay_s=DELAY_S)
@@ -162,7 +162,7 @@ async def test_a_cancel_during_the_back_off_is_for_good(bench) -> None:
     assert await bench.state(job) == "cancelled"
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 async def test_one_that_is_to_be_stopped_is_not_tried_again(bench) -> None:
     job = await bench.submit(retries=2, retry_delay_s=0)
     worker = await bench.registered()
@@ -174,7 +174,7 @@ async def test_one_that_is_to_be_stopped_is_not_tried_again(bench) -> None:
     assert await bench.state(job) == "failed"
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 @pytest.mark.trial("B88")
 async def test_each_member_of_an_array_has_its_own_count(bench) -> None:
     array = await bench.submit(count=20, retries=2, retry_delay_s=0)
@@ -192,7 +192,7 @@ async def test_each_member_of_an_array_has_its_own_count(bench) -> None:
     assert starts == 60
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 async def test_a_failure_that_is_tried_again_does_not_count_for_its_array(bench) -> None:
     array = await bench.submit(count=2, retries=1, retry_delay_s=0, max_failures=1, max_parallel=1)
     worker = await bench.registered()
@@ -204,7 +204,7 @@ async def test_a_failure_that_is_tried_again_does_not_count_for_its_array(bench)
     assert (await bench.client.job_list(array=array)).counts == {"failed": 1, "cancelled": 1}
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 @pytest.mark.parametrize("policy", ["requeue", "orphan"])
 async def test_a_late_report_after_a_loss_is_judged_alike(bench, policy: str) -> None:
     job = await bench.submit(retries=1, retry_delay_s=0, on_worker_lost=policy)
@@ -223,7 +223,7 @@ async def test_a_late_report_after_a_loss_is_judged_alike(bench, policy: str) ->
     assert (await bench.state(job), await bench.state(child)) == ("failed", "cancelled")
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 @pytest.mark.trial("B35")
 async def test_one_that_takes_its_workers_along_ends_with_the_third_whatever_retries_it_has(bench) -> None:
     job = await bench.submit(retries=100, retry_delay_s=0, priority=50)

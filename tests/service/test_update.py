@@ -14,7 +14,7 @@ async def refused(bench, job: int, **changes: object) -> tuple[str, str | None]:
     return caught.value.code.value, caught.value.field
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 async def test_a_higher_priority_brings_a_job_to_the_front_and_a_lower_one_to_the_back(bench) -> None:
     first, second, third = [await bench.submit() for _ in range(3)]
     await bench.client.job_update(third, priority=5)
@@ -25,7 +25,7 @@ async def test_a_higher_priority_brings_a_job_to_the_front_and_a_lower_one_to_th
     assert [delivery.job for delivery in (await worker.poll()).deliveries] == [third, second, first]
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 async def test_limits_of_one_that_waits_are_those_it_is_delivered_with_and_say_their_source(bench) -> None:
     job = await bench.submit(max_wall_s=60)
 
@@ -41,7 +41,7 @@ async def test_limits_of_one_that_waits_are_those_it_is_delivered_with_and_say_t
     assert (delivery.spec.max_wall_s, delivery.spec.idle_timeout_s) == (120, "none")
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 @pytest.mark.parametrize("change", [{"max_wall_s": 5}, {"hold": True}, {"release": True}, {"scheduling_timeout_s": 5}])
 async def test_what_a_worker_has_keeps_its_limits_and_that_is_said(bench, change: dict) -> None:
     job = await bench.submit()
@@ -72,7 +72,7 @@ async def test_a_change_to_what_is_so_changes_nothing(bench) -> None:
     assert "job_updated" not in await bench.kinds(job)
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 async def test_members_that_wait_are_changed_and_those_that_run_are_counted(bench) -> None:
     array = await bench.submit(count=3)
     worker = await bench.registered(slots=1)
@@ -85,7 +85,7 @@ async def test_members_that_wait_are_changed_and_those_that_run_are_counted(benc
     assert (await worker.one()).spec.max_wall_s == 99
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 async def test_more_members_may_run_at_once_from_the_change_on_and_fewer_too(bench) -> None:
     array = await bench.submit(count=6, max_parallel=1)
     worker = await bench.registered(slots=6)

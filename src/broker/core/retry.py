@@ -20,8 +20,9 @@ SIGNALLED = 128
 
 
 def is_tried_again(job: JobRow, final: Final) -> bool:
-    """True if this end is a failure that uses a retry, and one is left; an adopted process is never started. Stops are for the caller to look at."""
-    if final.outcome is not Outcome.EXITED or job.retried >= job.retries or job.adopted is not None:
+    """True if this end is a failure that uses a retry, and one is left. Neither a lease nor an
+    adopted process is started again. Stops are for the caller to look at."""
+    if final.outcome is not Outcome.EXITED or job.retried >= job.retries or job.leased or job.adopted is not None:
         return False
     return _is_asked_for(job.retry_on, final)
 

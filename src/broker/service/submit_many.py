@@ -7,7 +7,9 @@ from functools import partial
 
 import anyio.to_thread
 
-from broker.core.effective import Effective, effective
+from broker.core.effective import Effective
+from broker.service import snapshots
+from broker.service.completing import complete
 from broker.service.context import Broker, Caller
 from broker.service.submit import Denial, Members, accept, admit_environment, members_of
 from broker.store.contract import Tx
@@ -25,6 +27,7 @@ class _Denied(Exception):
 
 async def submit_many(broker: Broker, caller: Caller, specs: Sequence[JobSpec]) -> SubmittedMany:
     """Each as `submit` takes it, arrays too. Refused as a whole, with the place and field that are to blame."""
+    specs = [await _taken(broker, caller, place, spec) for place, spec in enumerate(specs)]
     judged = await anyio.to_thread.run_sync(_judged, broker, specs)
 
     def fn(tx: Tx) -> SubmittedMany:
@@ -38,11 +41,18 @@ async def submit_many(broker: Broker, caller: Caller, specs: Sequence[JobSpec]) 
     return answer
 
 
+async def _taken(broker: Broker, caller: Caller, place: int, spec: JobSpec) -> JobSpec:
+    try:
+        return await snapshots.taken(broker, caller, spec)
+    except Refused as refused:
+        raise _placed(place, refused) from None
+
+
 def _judged(broker: Broker, specs: Sequence[JobSpec]) -> list[tuple[Effective, Members]]:
     found: list[tuple[Effective, Members]] = []
     for place, spec in enumerate(specs):
         try:
-            whole = effective(spec, broker.settings.projects)
+            whole = complete(broker, spec)
             admit_environment(whole.spec)
             found.append((whole, members_of(whole.spec)))
         except Refused as refused:

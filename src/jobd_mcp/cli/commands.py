@@ -19,6 +19,7 @@ SHAPES = {
     "cancel": Shape("job_cancel", rendering.cancelled, bare="job"),
     "preempt": Shape("job_preempt", rendering.stopped, bare="job"),
     "update": Shape("job_update", rendering.updated, bare="job"),
+    "stats": Shape("job_stats", rendering.stats, bare="job"),
 }
 # Commands of more than one operation, or of none: the module and the function that makes each, imported when used.
 WRITTEN = {
@@ -29,6 +30,7 @@ WRITTEN = {
     "adopt": "adopt:adopt_command",
     "lease": "lease:lease_command",
     "logs": "logs:logs_command",
+    "artifacts": "artifacts:artifacts_command",
     "events": "events:events_command",
     "top": "top:top_command",
     "workers": "workers:workers_group",
@@ -40,7 +42,10 @@ WRITTEN = {
     "restore": "backup:restore_command",
     "demo": "machine:demo_command",
     "doctor": "doctor:doctor_command",
+    "projects": "projects:projects_group",
+    "reload": "projects:reload_command",
     "token": "tokens:token_group",
+    "schedule": "schedules:schedule_group",
     "completion": "completion:completion_command",
 }
 ORDER = (
@@ -49,9 +54,11 @@ ORDER = (
     "list",
     "status",
     "logs",
+    "artifacts",
     "wait",
     "explain",
     "preview",
+    "stats",
     "cancel",
     "preempt",
     "update",
@@ -59,7 +66,9 @@ ORDER = (
     "lease",
     "top",
     "workers",
+    "projects",
     "events",
+    "schedule",
     "token",
 )
 _EXPLICIT = {shape.operation for shape in SHAPES.values()} | {
