@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib.metadata
 import os
+import random
 import resource
 import secrets
 import signal
@@ -24,7 +25,7 @@ from broker import places
 from broker.failpoint import failpoint
 from broker.http import auth, fleet, jobs, leases, problems, schedules, snapshots, streams, system, watches
 from broker.logs.files import ArtifactFiles, LogFiles
-from broker.service import dispatch, projects, sweeps
+from broker.service import dispatch, projects, sweeps, times
 from broker.service.clock import Clock, Jumps, Listening, SystemClock
 from broker.service.configuration import Configuration, Reread
 from broker.service.context import Broker, Caller
@@ -88,11 +89,13 @@ async def open_broker(
             snapshots=SnapshotFiles(state / SNAPSHOTS_NAME),
             jumps=Jumps(clock),
             make_secret=lambda: secrets.token_urlsafe(32),
+            chance=random.random,
             installation=installation,
             version=importlib.metadata.version("jobd-mcp"),
         )
         await projects.remember(broker)
         loops = [asyncio.create_task(dispatch.run(broker), name="dispatch")]
+        loops.append(asyncio.create_task(times.run(broker), name="times"))
         loops.append(asyncio.create_task(broker.feed.run(), name="feed"))
         loops += [asyncio.create_task(sweeps.run(broker, sweep), name=sweep.name) for sweep in timed]
         try:

@@ -32,6 +32,8 @@ from broker.wire.jobs import (
     SubmitMany,
     Submitted,
     SubmittedMany,
+    Updated,
+    UpdateRequest,
     Waited,
 )
 from broker.wire.leases import Lease, LeaseRequest, LeaseState
@@ -195,6 +197,10 @@ class BrokerClient:
         """Stop a preemptible job that runs, to make room."""
         request = PreemptRequest(reason=reason, force=force)
         return await self._call(StoppedJob, "POST", f"/v1/jobs/{job}/preempt", body=request)
+
+    async def job_update(self, job: int, **changes: Any) -> Updated:
+        """Change a job that has not ended, or all live members of an array."""
+        return await self._call(Updated, "PATCH", f"/v1/jobs/{job}", body=UpdateRequest.model_validate(changes))
 
     async def job_events(
         self,

@@ -91,6 +91,11 @@ class Used:
         self.max_rss = max(self.max_rss, usage.ru_maxrss)
 
 
+def _more_memory(had_gb: float) -> float:
+    """A size worth a try after one that was too small: a quarter more, in halves of a GiB."""
+    return math.ceil(had_gb * 1.25 * 2) / 2
+
+
 class Shim:
     """The life of one assignment: `run` returns when all is over and written."""
 
@@ -504,7 +509,8 @@ class Shim:
             return None
         peak = cgroup.memory_peak(group)
         had = f"; it had {peak / _GIB:.2f} GiB" if peak is not None else ""
-        return f"out of memory: the kernel killed it at its limit, with ram_gb={ram_gb:g}{had}"
+        more = _more_memory(max(ram_gb, (peak or 0) / _GIB))
+        return f"out of memory: the kernel killed it at its limit, with ram_gb={ram_gb:g}{had}; try ram_gb={more:g}"
 
     def _conclude(self, record: ExitRecord | None) -> None:
         """The last act. A disk that does not take the record is asked again for as long as it needs."""

@@ -21,7 +21,7 @@ _WORDS = [
     if isinstance(kind, type)
     for member in getattr(kind, "__members__", {}).values()
 ]
-_CANDIDATES = [0, 0.0, False, [], "none", 1, 2.5, 7, True, ["a"], ["b"], *_WORDS]
+_CANDIDATES = [0, 0.0, False, [], "none", 1, 2.5, 7, True, ["a"], ["b"], [1], [2], *_WORDS]
 """What a field of any type may be given. Falsy ones first: they are the ones that get lost."""
 
 

@@ -204,3 +204,31 @@ def test_where_a_write_meets_the_tables() -> None:
     assert standing(job(J.RUNNING)._replace(assignment=12, attempt=2), assignment(A.EXPIRED)) is Standing.STALE
     newer = job(J.RUNNING)._replace(assignment=12, attempt=2)
     assert standing(newer, assignment(A.REFUSED)._replace(**declared)) is Standing.ENDED
+
+
+@pytest.mark.guarantee("G50")
+@pytest.mark.parametrize(
+    ("final", "stop", "cause"),
+    [
+        (EXIT_3, None, Cause.RETRY),
+        (EXIT_0, None, Cause.SUCCEED),
+        (KILLED, None, Cause.FAIL),
+        (EXIT_3, STOP, Cause.FAIL),  # a cancel, and it had ended by itself before TERM was delivered
+        (EXIT_3, replace(STOP, kind=StopKind.WALL), Cause.FAIL),
+        (EXIT_3, replace(STOP, kind=StopKind.PREEMPT), Cause.RETRY),
+        (STOPPED_0, replace(STOP, kind=StopKind.PREEMPT), Cause.PREEMPT_STOPPED),
+        (Final(outcome=Outcome.LAUNCH_FAILED), None, Cause.LAUNCH_FAILED),
+        (Final(outcome=Outcome.REFUSED), None, Cause.REFUSE),
+        (Final(outcome=Outcome.LOST), None, Cause.LOST_REQUEUED),
+    ],
+)
+def test_only_a_plain_failure_uses_a_retry_up(final: Final, stop, cause: Cause) -> None:
+    held = assignment(A.STARTED)._replace(stop=stop)
+    assert final_cause(job(J.RUNNING)._replace(retries=1), held, final, max_losses=3) is cause
+
+
+@pytest.mark.guarantee("G50")
+@pytest.mark.parametrize(("retried", "cause"), [(0, Cause.LATE_RETRY), (1, Cause.LATE_FAIL)])
+def test_a_late_failure_goes_by_the_same_rule(retried: int, cause: Cause) -> None:
+    row = job(J.QUEUED, lost=True)._replace(retries=1, retried=retried)
+    assert final_cause(row, assignment(A.EXPIRED), EXIT_3, max_losses=3) is cause

@@ -371,3 +371,20 @@ async def test_devices_can_not_be_taken_by_the_environment(bench) -> None:
         assert refused.value.code is ProblemCode.INVALID_SPEC
     with pytest.raises(ValueError, match="gpus is 0"):
         JobSpec(command="true", gpus=0, vram_gb=1)
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [(b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate\n", True), (b"ValueError\n", False)],
+)
+async def test_last_words_of_gpu_memory_are_a_hint_and_no_reason(bench, last: bytes, said: bool) -> None:
+    worker = await with_gpus(bench)
+    job = await bench.submit(gpus=1)
+    delivery = await worker.running()
+    await worker.write(delivery, last)
+    await worker.finish(delivery, exit_code=1, final_size=len(last))
+
+    got = await bench.client.job_get(job)
+
+    assert got.reason.code == "exit_code"
+    assert (got.warnings is not None and "vram_gb" in got.warnings[0]) is said

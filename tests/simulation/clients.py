@@ -187,4 +187,7 @@ class Client:
             max_parallel=chance.choice((None, 1, 2)) if count else None,
             max_failures=chance.choice((None, None, 1, 2)) if count else None,
             depends_on_array=[chance.choice(self.arrays)] if self.arrays and chance.random() < 0.15 else None,
+            retries=chance.choice((0, 0, 1, 2)),
+            retry_delay_s=chance.choice((0.0, 1.0, 4.0)),
+            not_before=chance.choice((None, None, None, 5.0)),
         )

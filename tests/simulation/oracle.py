@@ -111,7 +111,7 @@ class Oracle:
         for (other, number), earlier in self.executions.items():
             if other != job or key == (other, number):
                 continue
-            if policy is OnWorkerLost.ORPHAN and self.assignments.get((job, number)) != "preempted":
+            if policy is OnWorkerLost.ORPHAN and self.assignments.get((job, number)) not in ("preempted", "failed"):
                 self.wrong(4, f"{job}.{attempt} runs after {job}.{number}, whose policy is orphan")
             if policy is OnWorkerLost.REQUEUE_EXCLUSIVE and not earlier.tree.gone and not earlier.disturbed:
                 self.wrong(4, f"{job}.{attempt} runs beside {job}.{number}, whose policy is requeue_exclusive")
@@ -380,6 +380,7 @@ class Oracle:
         ):
             self.wrong(5, f"{number} assignments still take room on {name}")
         self._check_arrays(connection)
+        self._check_retries(connection)
         self._check_cancelled(connection)
         self._check_nothing_thrown_away(connection)
         self._check_whole_logs(connection, logs)
@@ -401,6 +402,32 @@ class Oracle:
             self.wrong(7, f"members per state are kept as {kept}, and are {counted}")
         for (shape,) in connection.execute("SELECT id FROM shapes WHERE held = 1"):
             self.wrong(13, f"shape {shape} is held back, and nothing of its array runs")
+
+    def _check_retries(self, connection: sqlite3.Connection) -> None:
+        """Each retry is of a failure of the program itself, none is left of a job that failed so, and no more are used."""
+        for job, retries, retried, state, reason in connection.execute(
+            "SELECT id, retries, retried, state, reason_code FROM jobs"
+        ):
+            failed = [
+                row[0]
+                for row in connection.execute(
+                    "SELECT attempt FROM assignments WHERE job = ? AND state = 'failed' AND reason_code = 'exit_code'"
+                    " AND exit_code IS NOT NULL",
+                    (job,),
+                )
+            ]
+            ended_so = state == JobState.FAILED and reason == "exit_code"
+            if retried != len(failed) - ended_so or retried > retries:
+                self.wrong(14, f"job {job} has used {retried} of {retries} retries, and {len(failed)} starts failed")
+            for attempt in failed:
+                execution = self.executions.get((job, attempt))
+                if execution is None or execution.tree.status is None or not execution.tree.status.exit_code:
+                    self.wrong(14, f"{job}.{attempt} counts as a failure of its own, and was none")
+            stops = connection.execute(
+                "SELECT count(*) FROM assignments WHERE job = ? AND stop_kind IN ('cancel', 'wall')", (job,)
+            ).fetchone()[0]
+            if ended_so and retried < retries and not stops:
+                self.wrong(14, f"job {job} failed with {retries - retried} retries left")
 
     def _check_cancelled(self, connection: sqlite3.Connection) -> None:
         for job, known in self.acknowledged.items():

@@ -60,6 +60,11 @@ class Told:
     ended_at: float = 0.0
 
 
+def _back_off_s(spec: JobSpec) -> float:
+    """How long all of its retries wait at most."""
+    return spec.retry_delay_s * ((1 << spec.retries) - 1)
+
+
 class Story:
     """Puts it all together, and is what faults act on."""
 
@@ -236,9 +241,12 @@ class Story:
             rows = connection.execute(
                 "SELECT specs.json FROM jobs JOIN specs ON specs.id = jobs.spec WHERE jobs.ended_at IS NULL"
             ).fetchall()
-        plans = [Plan.of([JobSpec.model_validate_json(row[0]).command or ""]) for row in rows]
+        specs = [JobSpec.model_validate_json(row[0]) for row in rows]
+        plans = [(Plan.of([spec.command or ""]), spec) for spec in specs]
         waits_s = SLOWEST_START_S + (self.settings.poll_s if "no_wakes" in self.swarm.others else 0)
-        return sum(plan.run_s + plan.stray_s + waits_s for plan in plans)
+        return sum(
+            (plan.run_s + plan.stray_s + waits_s) * (spec.retries + 1) + _back_off_s(spec) for plan, spec in plans
+        )
 
     def _all_over(self) -> bool:
         return all(states[-1][1] in TERMINAL for states in self.oracle.states.values())

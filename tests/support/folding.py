@@ -189,6 +189,12 @@ def _queued(job: FoldedJob, event: Event) -> None:
         _close(attempt, event)
 
 
+def _retrying(job: FoldedJob, event: Event) -> None:
+    attempt = _over(job, event, "failed")
+    attempt.ended_at = _ms(event)
+    _queued(job, event)
+
+
 def _assigned(job: FoldedJob, event: Event) -> None:
     assert event.attempt is not None and event.worker is not None
     if event.attempt != len(job.assignments) + 1:
@@ -254,6 +260,8 @@ _CHANGES: dict[str, Callable[[FoldedJob, Event], None]] = {
     "assignment_refused": _refused,
     "assignment_expired": _expired,
     "job_requeued": _queued,
+    "job_retrying": _retrying,
+    "job_updated": _nothing,
     "job_uncancelled": _queued,
     "job_resurrected": _resurrected,
     "job_stop_requested": _nothing,

@@ -67,6 +67,7 @@ async def test_every_field_of_a_specification_arrives(connect, tmp_path: Path) -
         "gpu_idle_timeout_s": 900.0,
         "preemptible": True, "on_preempt": "requeue", "gpus": 2, "vram_gb": 1.5, "ram_gb": 2.0,
         "resources": {"license": 1}, "os": "linux", "arch": "arm64",
+        "retries": 3, "retry_delay_s": 2.5, "retry_on": [75], "not_before": 3600.0, "hold": True,
     }  # fmt: skip
     of_arrays: dict[str, object] = {
         "command": '["not a list"] {x}', "conda": "c", "count": 3, "sweep": {"x": ["1", 2.5, True, "3"]},

@@ -23,6 +23,7 @@ def completed(said: Mapping[str, Any], pid: int, gpus: int) -> dict[str, Any]:
         "gpus": gpus,
         "on_worker_lost": OnWorkerLost.ORPHAN,
         "on_preempt": OnPreempt.STOP,
+        "retries": 0,
         "first_output_timeout_s": "none",
     }
 

@@ -21,6 +21,7 @@ FLOOR = Conditions(idle_timeout_s=24 * 3600, max_wall_s=7 * 24 * 3600)
 class Source(StrEnum):
     """Whose word it is. The order here is the strength."""
 
+    UPDATE = "update"
     JOB = "job"
     ROOT = "root"
     PROJECT = "project"

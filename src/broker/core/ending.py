@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
+from broker.core.retry import is_tried_again
 from broker.core.rows import AssignmentRow, JobRow, StopKind
 from broker.core.states import LIVE, Cause
 from broker.wire.states import AssignmentState, LimitCode, OnPreempt, OnWorkerLost
 from broker.wire.workers import Final, Outcome, Reached
 
+# Whoever asked for these does not want it to run once more.
+_NO_RETRY = frozenset({Cause.STOP_CONFIRMED, Cause.TIME_LIMIT})
 # The limit that each reason of an end names, as its field in a specification.
 FIELD_OF_LIMIT = {code: f"{code.value}_s" for code in LimitCode}
 
@@ -74,7 +77,9 @@ def _live_end(job: JobRow, assignment: AssignmentRow, final: Final, max_losses: 
             # No order of start and cancel is known when the cancel came before the start was heard.
             if stopped is Cause.STOP_CONFIRMED and assignment.stop is not None and assignment.stop.early:
                 return Cause.STOP_CONFIRMED
-            return Cause.SUCCEED if final.exit_code == 0 else Cause.FAIL
+            if final.exit_code == 0:
+                return Cause.SUCCEED
+            return Cause.RETRY if stopped not in _NO_RETRY and is_tried_again(job, final) else Cause.FAIL
         case Outcome.LIMIT:
             # Cancel > limit > preempt, whichever of them delivered the TERM.
             return Cause.STOP_CONFIRMED if stopped is Cause.STOP_CONFIRMED else Cause.TIME_LIMIT
@@ -111,7 +116,9 @@ def _late_end(job: JobRow, final: Final) -> Cause | None:
         return None  # it is over already, and is never queued
     match final.outcome:
         case Outcome.EXITED:
-            return Cause.LATE_SUCCEED if final.exit_code == 0 else Cause.LATE_FAIL
+            if final.exit_code == 0:
+                return Cause.LATE_SUCCEED
+            return Cause.LATE_RETRY if is_tried_again(job, final) else Cause.LATE_FAIL
         case Outcome.LAUNCH_FAILED | Outcome.LIMIT:
             return Cause.LATE_FAIL
         case Outcome.REFUSED | Outcome.NEVER_EXECUTED:

@@ -75,6 +75,17 @@ class JobRow(NamedTuple):
     prefers_until: int | None = None  # for so long
     array: int | None = None  # the one it is a member of
     adopted: int | None = None  # the process that it is, which somebody else had started
+    retries: int = 0  # how many failures of its own are tried again
+    retried: int = 0  # how many were
+    retry_delay_s: float = 10.0
+    retry_on: tuple[int, ...] | None = None  # only these exit codes
+    not_before: int | None = None  # an instant that is still to come
+    hold: bool = False
+
+    @property
+    def is_gated(self) -> bool:
+        """Before its time, or on hold: no worker is to have it, whatever else it waits for."""
+        return self.hold or self.not_before is not None
 
 
 class AssignmentRow(NamedTuple):

@@ -7,7 +7,7 @@ Terminal states, the chart in the docs and the legality checks are derived from 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -27,6 +27,7 @@ class Cause(StrEnum):
     LAUNCH_FAILED = "launch_failed"
     SUCCEED = "succeed"
     FAIL = "fail"
+    RETRY = "retry"
     CANCEL_QUEUED = "cancel_queued"
     CANCEL_PENDING = "cancel_pending"
     REQUEST_STOP = "request_stop"
@@ -39,6 +40,7 @@ class Cause(StrEnum):
     RESURRECT = "resurrect"
     LATE_SUCCEED = "late_succeed"
     LATE_FAIL = "late_fail"
+    LATE_RETRY = "late_retry"
     LATE_NEVER_EXECUTED = "late_never_executed"
     TIME_LIMIT = "time_limit"
     PREEMPT_STOPPED = "preempt_stopped"
@@ -95,6 +97,9 @@ TABLE: Mapping[Cause, Rule] = {
     ),
     Cause.SUCCEED: _rule(OWNED, J.COMPLETED, _EXECUTING, A.SUCCEEDED, E.JOB_COMPLETED, "exit code 0"),
     Cause.FAIL: _rule(OWNED, J.FAILED, _EXECUTING, A.FAILED, E.JOB_FAILED, "another exit code, or a signal"),
+    Cause.RETRY: _rule(
+        OWNED, J.QUEUED, _EXECUTING, A.FAILED, E.JOB_RETRYING, "the same, and it has retries left: no end"
+    ),
     Cause.CANCEL_QUEUED: _rule(
         {J.QUEUED}, J.CANCELLED, set(), None, E.JOB_CANCELLED, "cancelled before a worker had it"
     ),
@@ -185,6 +190,9 @@ TABLE: Mapping[Cause, Rule] = {
     Cause.LATE_FAIL: _rule(
         _LOST, J.FAILED, {A.EXPIRED}, A.FAILED, E.JOB_RESURRECTED, "its holder reports the end after the loss"
     ),
+    Cause.LATE_RETRY: _rule(
+        _LOST, J.QUEUED, {A.EXPIRED}, A.FAILED, E.JOB_RETRYING, "the same, and it has retries left: no end"
+    ),
     Cause.LATE_NEVER_EXECUTED: _rule(
         _LOST, J.QUEUED, {A.EXPIRED}, None, E.JOB_REQUEUED, "its holder proved, late, that nothing was executed"
     ),
@@ -212,7 +220,9 @@ LOSSES = frozenset(
     }
 )
 # A loss can be undone by its holder; that is no way out of a terminal state for anyone else.
-BY_THE_HOLDER = frozenset({Cause.RESURRECT, Cause.LATE_SUCCEED, Cause.LATE_FAIL, Cause.LATE_NEVER_EXECUTED})
+BY_THE_HOLDER = frozenset(
+    {Cause.RESURRECT, Cause.LATE_SUCCEED, Cause.LATE_FAIL, Cause.LATE_RETRY, Cause.LATE_NEVER_EXECUTED}
+)
 BORN = J.RUNNING
 """The state in which the job of an adopted process begins: `Cause.ADOPT`."""
 # What only such a return can bring about is no way out either.
@@ -280,6 +290,7 @@ class Facts:
     dropped: int = 0
     gone: bool = False
     starts: bool = False  # of one that comes back: its start was never heard of
+    retry_delay_ms: int = 0  # of a failure that is tried again
     prefers_until: int | None = None  # how long its worker, which is there, is left what it had started
 
 
@@ -322,7 +333,7 @@ def allowed(cause: Cause, job: JobRow, assignment: AssignmentRow | None) -> bool
 def _may_unaided(cause: Cause, job: JobRow) -> bool:
     """What a cause without an assignment asks of the job besides its state."""
     if cause is Cause.CLAIM:
-        return job.blocked == 0
+        return job.blocked == 0 and not job.is_gated
     if cause is Cause.UNCANCEL:
         return job.cascaded_by is not None
     return True
@@ -478,12 +489,14 @@ def _job_changes(job: JobRow, assignment: AssignmentRow | None, cause: Cause, fa
         case Cause.CASCADE:
             return _ended(job, assignment, facts) | {"cascaded_by": facts.parent}
         case Cause.UNCANCEL:
-            ready = ready_until(job, facts.listened) if facts.blocked == 0 else None
+            ready = ready_until(job._replace(blocked=facts.blocked), facts.listened)
             return _queued(facts) | {"cascaded_by": None, "blocked": facts.blocked, "schedule_until": ready}
         case Cause.LATE_NEVER_EXECUTED:
             return _queued(facts) | {"losses": max(0, job.losses - 1)}
         case Cause.REFUSE | Cause.PENDING_EXPIRED | Cause.NEVER_EXECUTED:
             return _queued(facts)
+        case Cause.RETRY | Cause.LATE_RETRY:
+            return _queued(facts) | _tried_again(job, assignment, cause, facts)
         case Cause.PREEMPT_REQUEUED | Cause.LOST_PREEMPT_REQUEUED:
             return _queued(facts) | _preferring(assignment, facts)
         case Cause.LOST_REQUEUED:
@@ -499,8 +512,22 @@ def _job_changes(job: JobRow, assignment: AssignmentRow | None, cause: Cause, fa
 
 
 def ready_until(job: JobRow, listened: int) -> int | None:
-    """How long a job that becomes ready now may stay so; None: as long as it takes."""
-    return None if job.scheduling_timeout_s is None else listened + int(job.scheduling_timeout_s * 1000)
+    """How long a job that becomes ready now may stay so; None: as long as it takes, or it is not ready."""
+    if job.scheduling_timeout_s is None or job.blocked or job.is_gated:
+        return None
+    return listened + int(job.scheduling_timeout_s * 1000)
+
+
+def _tried_again(job: JobRow, assignment: AssignmentRow | None, cause: Cause, facts: Facts) -> dict[str, Any]:
+    """It waits a while, and then goes to anybody; where it said that a checkpoint is safe, there first."""
+    assert assignment is not None
+    delay_ms = facts.retry_delay_ms
+    changes: dict[str, Any] = {"retried": job.retried + 1, "not_before": facts.now + delay_ms if delay_ms else None}
+    if assignment.checkpoints and facts.prefers_until is not None:
+        changes |= _preferring(assignment, replace(facts, prefers_until=facts.prefers_until + delay_ms))
+    if cause is Cause.LATE_RETRY:  # it was no loss, and its start may not have been heard of
+        changes |= {"losses": max(0, job.losses - 1), "restarts": job.restarts + (assignment.started_at is None)}
+    return changes
 
 
 def _queued(facts: Facts) -> dict[str, Any]:
@@ -547,6 +574,8 @@ def _events(job: JobRow, assignment: AssignmentRow | None, cause: Cause, rule: R
         )
         if value is not None
     }
+    if rule.event is E.JOB_RETRYING:
+        data |= {"retry": job.retried + 1, "retries": job.retries, "delay_s": facts.retry_delay_ms / 1000}
     if facts.limit is not None:
         data |= {"limit_s": facts.limit.limit_s, "seen_s": facts.limit.seen_s}
     if cause is Cause.REQUEST_STOP and facts.stop is not None:

@@ -22,6 +22,7 @@ from broker.service import (
     stats,
     submit,
     submit_many,
+    update,
 )
 from broker.wire.adoptions import AdoptRequest
 from broker.wire.jobs import (
@@ -40,6 +41,8 @@ from broker.wire.jobs import (
     SubmitMany,
     Submitted,
     SubmittedMany,
+    Updated,
+    UpdateRequest,
     Waited,
 )
 from broker.wire.outcomes import ArtifactList
@@ -201,6 +204,12 @@ async def job_artifact(job: Id, name: str, broker: The, attempt: OptionalAttempt
 async def job_cancel(request: CancelRequest, broker: The, who: Who) -> CancelAnswer:
     """Cancel jobs by id, array or project: TERM, then KILL; cancelled once all processes are gone."""
     return await cancel.cancel(broker, who, request)
+
+
+@router.patch("/jobs/{job}", openapi_extra=surface.tool(Scope.SUBMIT, idempotent=True), response_model=Updated)
+async def job_update(job: Id, request: UpdateRequest, broker: The, who: Who) -> Response:
+    """Change a job or array that has not started."""
+    return answered(await update.update(broker, who, job, request))
 
 
 @router.post("/jobs/adopt", openapi_extra=surface.tool(Scope.SUBMIT), response_model_exclude_none=True, status_code=201)

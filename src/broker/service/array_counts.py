@@ -32,6 +32,12 @@ def moved(tx: Tx, array: int, out_of: JobState, into: JobState, by: int = 1) -> 
     return arrays.has_turned(before, after)
 
 
+def set_most(tx: Tx, row: Row, most: int) -> None:
+    """So many members of this array may run at once from now on. Who runs already goes on."""
+    tx.run("set_max_parallel", array=row["id"], most=most)
+    _hold(tx, row, is_full=arrays.is_full(counts(tx, row["id"]), most))
+
+
 def _hold(tx: Tx, row: Row, *, is_full: bool) -> None:
     """Dispatch passes the members by, all at once, while as many run as may: it is changed with the counts, and asked with
     each look for a head. Who runs already is never asked: a process that was taken for lost comes back, whatever runs in

@@ -36,7 +36,8 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One broker. `make_secret` gives unguessable text for tokens and ids of stop requests."""
+    """One broker. `make_secret` gives unguessable text for tokens and ids of stop requests, `chance` a
+    number from 0 up to 1."""
 
     store: Store
     configuration: Configuration
@@ -49,6 +50,7 @@ class Broker:
     artifacts: ArtifactFiles
     snapshots: SnapshotFiles
     make_secret: Callable[[], str]
+    chance: Callable[[], float]
     installation: str
     version: str
     fits: Fits = field(default_factory=Fits)

@@ -392,8 +392,11 @@ def _readable(tx: Tx, job: int) -> JobRow | None:
 
 
 def spec_of(row: Row) -> JobSpec:
-    """What a job's row of `spec_of_job` says that it runs: of a member of an array with its own words in place."""
+    """What a job's row of `spec_of_job` says that it runs: with what was changed since the submit, and of a member
+    of an array with its own words in place."""
     spec = JobSpec.model_validate_json(row["json"])
+    if row["changes"] is not None:
+        spec = spec.model_copy(update=json.loads(row["changes"]))
     if row["array_id"] is None:
         return spec
     return member(spec, row["array_index"], json.loads(row["array_values"]) if row["array_values"] else {})

@@ -15,6 +15,7 @@ from typing import assert_never
 
 import structlog
 
+from broker.core import retry
 from broker.core.ending import executed, final_cause, implies_start, loss, told_of_end, told_of_loss
 from broker.core.fence import Standing, standing
 from broker.core.matching import Machine
@@ -372,6 +373,7 @@ class _Exchange:
             final_index_size=final.final_index_size,
             dropped=final.dropped,
             gone=True,
+            retry_delay_ms=self._retry_delay_ms(entry.job) if cause in (Cause.RETRY, Cause.LATE_RETRY) else 0,
         )
         if cause is Cause.REFUSE or (cause is Cause.LATE_NEVER_EXECUTED and final.outcome is Outcome.REFUSED):
             self._remember_refusal(entry, told.code or "refused", told.text or "refused")
@@ -595,6 +597,9 @@ class _Exchange:
 
     def _shares_checkpoints(self, root: str | None) -> bool:
         return root is not None and root == self.worker["checkpoint_root"]
+
+    def _retry_delay_ms(self, job: JobRow) -> int:
+        return round(retry.delay_s(job.retry_delay_s, job.retried, self.broker.chance()) * 1000)
 
     def _prefers_until(self) -> int | None:
         """How long this worker is left what it had started and is queued again: it has the checkpoints."""

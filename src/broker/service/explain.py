@@ -19,6 +19,11 @@ from broker.wire.jobs import Ahead, Explained, Placement, Reason
 from broker.wire.states import JobState
 
 MOST_WORKERS = 6
+_OF_GATES = {
+    "hold": "release it: job update ID --release, or job_update release=true",
+    "not_before": "wait for that time; a new job without not_before starts at once",
+    "retry_delay": "wait for the retry, or cancel it and submit what is right",
+}
 
 
 async def explain(broker: Broker, job: int) -> Explained:
@@ -124,6 +129,8 @@ def prospect(
 def _of_hold(waiting: Reason | None, shape: Shape) -> str | None:
     if waiting is not None and waiting.code == "array_throttle":
         return f"raise max_parallel of array {shape.array}, or wait until a member that runs has ended"
+    if waiting is not None and waiting.code in _OF_GATES:
+        return _OF_GATES[waiting.code]
     if waiting is None or waiting.code != "quota":
         return None
     whose = waiting.message.partition(" ")[0]

@@ -18,6 +18,9 @@ from broker.wire.jobs import Ahead, Eta, Reason
 from broker.wire.states import JobState
 
 HELD_BACK = {
+    "hold": Start(None, "when somebody releases it is not known"),
+    "not_before": Start(None, "not before its time"),
+    "retry_delay": Start(None, "not before its time"),
     "quota": Start(None, "when its quota lets it start is not known"),
     "array_throttle": Start(None, "when another member of its array ends is not known"),
     "preferred_worker": Start(None, "when the worker to which it is left has room is not known"),

@@ -14,7 +14,7 @@ from broker.wire.workers import Final, Outcome
 
 _DONE = frozenset({Cause.SUCCEED, Cause.LATE_SUCCEED})
 _KEPT = {"rss_mb", "vram_mb", "cpu_s", "gpu"}
-_FAILED = frozenset({Cause.FAIL, Cause.LATE_FAIL, Cause.TIME_LIMIT})
+_FAILED = frozenset({Cause.FAIL, Cause.LATE_FAIL, Cause.RETRY, Cause.LATE_RETRY, Cause.TIME_LIMIT})
 
 
 def note(tx: Tx, job: int, cause: Cause, final: Final, peak: Peak | None) -> None:

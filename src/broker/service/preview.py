@@ -31,9 +31,10 @@ from broker.service.submit import (
     parents_of,
     place_of,
     shown,
+    waits_at_submit,
     warnings_of,
 )
-from broker.service.views import Waiting, waits_for
+from broker.service.views import Waiting
 from broker.store.contract import Tx
 from broker.wire.jobs import JobSpec, Preview, SpecError, WouldPreempt
 from broker.wire.misfits import hint, misfit
@@ -67,7 +68,7 @@ def _preview(tx: Tx, broker: Broker, whole: Effective, members: Members, token: 
     except Refused as refused:
         errors.append(_refusal(refused))
     try:
-        waits = parents_of(tx, spec, members.size)[1].because
+        waits = waits_at_submit(spec, tx.now_ms, parents_of(tx, spec, members.size)[1])
     except Refused as refused:
         errors.append(_refusal(refused))
     denied = quotas.denies(spec.project, token, members.size, Demand.of(spec).gpus)
@@ -75,6 +76,7 @@ def _preview(tx: Tx, broker: Broker, whole: Effective, members: Members, token: 
         errors.append(_refusal(Denial(spec.project, *denied).refused))
     place = Place(Shape.of(spec, token), spec.priority, BEHIND_ALL, tuple(spec.depends_on or ()))
     found = prospect(tx, broker, Waiting(tx, quotas), place, place_of(members.first), fingerprint(members.first))
+    start = HELD_BACK.get(waits.code, found.start) if waits is not None else found.start
     return Preview(
         valid=not errors,
         errors=errors or None,
@@ -82,13 +84,13 @@ def _preview(tx: Tx, broker: Broker, whole: Effective, members: Members, token: 
         command=shown(members.first) if is_array(spec) else None,
         spec=json.loads(spec.model_dump_json(exclude_none=True)),
         sources={name: str(source) for name, source in whole.sources.items()},
-        waiting=waits_for(waits) if waits is not None else found.waiting if not _starts(found) else None,
+        waiting=waits if waits is not None else found.waiting if not _starts(found) else None,
         placement=found.placement,
         more_workers=found.more_workers,
         ahead=found.ahead,
-        start_estimate_s=found.start.start_s,
+        start_estimate_s=start.start_s,
         run_estimate_s=found.run.run_s,
-        basis=told(found.start, found.run),
+        basis=told(start, found.run),
         would_preempt=_would_preempt(tx, broker, place, place_of(members.first)) or None,
         suggestion=None if _starts(found) else found.suggestion,
         warnings=_warnings(tx, whole, fingerprint(members.first)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any, Literal
 import anyio.to_thread
 
 from broker.core.arrays import NOT_ENDED
+from broker.core.effective import Source
 from broker.core.states import TERMINAL
 from broker.service import array_counts, forecast, outcomes, output, snapshots, views
 from broker.service.context import Broker
@@ -34,6 +36,9 @@ LEAST_OF_A_RESULT = 200  # where it tells of many
 TAIL_LINES = 10
 TAIL_BUDGET = 200
 LOOKS_AGAIN_S = 5.0
+LAST_WORDS_LINES = 40
+LAST_WORDS_BUDGET = 2000
+GPU_MEMORY_SHORT = re.compile(r"(CUDA|HIP) out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation")
 
 
 async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) -> Job:
@@ -66,7 +71,7 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
         view = view.model_copy(
             update={
                 "spec": _said(spec),
-                "sources": json.loads(spec["sources"]) if spec["sources"] else None,
+                "sources": _sources(spec),
             }
         )
         return view, tx.all("assignments_of_job", job=job)
@@ -78,6 +83,7 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
     if not view.logs_pruned:
         size = await anyio.to_thread.run_sync(_size, broker, job, view.attempt)
         view = view.model_copy(update={"log_bytes": size})
+    view = await _with_hint(broker, view)
     if detail == "concise":
         return view
     now_ms, listened = broker.clock.wall_ms(), broker.listening.now_ms()
@@ -88,11 +94,33 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
     return view.model_copy(update={"assignments": assignments})
 
 
+async def _with_hint(broker: Broker, view: Job) -> Job:
+    """What its last words may mean. Words prove nothing: the reason stays what it was."""
+    if view.state is not JobState.FAILED or not view.gpus or view.logs_pruned:
+        return view
+    last = await output.tail_text(broker, view.id, view.attempt or 0, LAST_WORDS_LINES, LAST_WORDS_BUDGET)
+    if last is None or not GPU_MEMORY_SHORT.search(last):
+        return view
+    hint = "its last lines speak of GPU memory that was short: ask for more vram_gb, or let it use less"
+    return view.model_copy(update={"warnings": [*(view.warnings or ()), hint]})
+
+
 def _said(row: Row) -> dict[str, Any]:
     """The specification of a job; of a member with its own words in place."""
     if row["array_id"] is None:
-        return dict(json.loads(row["json"]))
-    return spec_of(row).model_dump(mode="json", exclude_none=True)
+        return {**json.loads(row["json"]), **_changes(row)}
+    return {**spec_of(row).model_dump(mode="json", exclude_none=True), **_changes(row)}
+
+
+def _sources(row: Row) -> dict[str, str] | None:
+    if not row["sources"]:
+        return None
+    return {**json.loads(row["sources"]), **dict.fromkeys(_changes(row), Source.UPDATE.value)}
+
+
+def _changes(row: Row) -> dict[str, Any]:
+    """What is not as it was at the submit."""
+    return dict(json.loads(row["changes"])) if row["changes"] is not None else {}
 
 
 def _size(broker: Broker, job: int, attempt: int | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
@@ -69,6 +70,12 @@ def job_row(row: Row) -> JobRow:
         prefers_until=row["prefers_until"],
         array=row["array_id"],
         adopted=row["adopted_pid"],
+        retries=row["retries"],
+        retried=row["retried"],
+        retry_delay_s=row["retry_delay_s"],
+        retry_on=tuple(json.loads(row["retry_on"])) if row["retry_on"] is not None else None,
+        not_before=row["not_before"],
+        hold=bool(row["hold"]),
     )
 
 

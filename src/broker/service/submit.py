@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import anyio.to_thread
 
-from broker.core import arrays, graph
+from broker.core import arrays, gate, graph
 from broker.core.effective import Effective, Source, seconds
 from broker.core.fingerprint import fingerprint
 from broker.core.matching import Shape
@@ -26,7 +26,7 @@ from broker.service.context import Broker, Caller
 from broker.service.quotas import Owner, token_with_quota
 from broker.service.rows import unknown_job
 from broker.service.transition import count, event, join_line
-from broker.service.wake import JobReady
+from broker.service.wake import JobReady, TimeToCome
 from broker.store.contract import Tx, Value
 from broker.wire.events import EventType
 from broker.wire.jobs import JobSpec, Reason, Submitted
@@ -102,7 +102,8 @@ def accept(
     wants, place = Shape.of(spec, token), place_of(members.first)
     until = _schedule_until(broker, spec)
     row = row_of(tx, whole, members.first, shape_id(tx, wants), place, caller.actor)
-    row |= {"blocked": verdict.open, "schedule_until": until if verdict.open == 0 else None, "quota_token": token}
+    ready = verdict.open == 0 and not row["hold"] and row["not_before"] is None
+    row |= {"blocked": verdict.open, "schedule_until": until if ready else None, "quota_token": token}
     first = tx.insert("add_job", **row)
     count(tx, spec.project, token, JobState.QUEUED, members.size, members.size * Demand.of(spec).gpus)
     jobs = range(first, first + members.size)
@@ -113,10 +114,20 @@ def accept(
         tx.run("depend_on_array", array=array, children=json.dumps(list(jobs)))
     if spec.depends_on_each:
         _depend_on_each(tx, spec, first, until)
-    _join(tx, spec, first, shape_id(tx, wants), ready=verdict.open == 0)
-    because = verdict.because
-    waiting = views.waits_for(because) if because else views.hopeless(tx, broker.fits, wants, place, quotas)
+    _join(tx, spec, first, shape_id(tx, wants), ready=ready)
+    if row["not_before"] is not None:
+        tx.tell(TimeToCome())
+    waiting = waits_at_submit(spec, tx.now_ms, verdict) or views.hopeless(tx, broker.fits, wants, place, quotas)
     return _submitted(tx, spec, members, first, caller.actor, waiting, warnings_of(tx, whole))
+
+
+def waits_at_submit(spec: JobSpec, now_ms: int, verdict: graph.Verdict) -> Reason | None:
+    """What it waits for before any worker may have it."""
+    held = gate.holds(hold=spec.hold, not_before=gate.instant(spec.not_before, now_ms))
+    because = verdict.because
+    return (
+        held if held is not None and (spec.hold or because is None) else views.waits_for(because) if because else None
+    )
 
 
 def _make_array(tx: Tx, spec: JobSpec, members: Members, wants: Shape, row: dict[str, Value], first: int) -> Shape:
@@ -368,6 +379,11 @@ def row_of(tx: Tx, whole: Effective, first: JobSpec, shape: int, place: str, act
         "max_wall_s": seconds(spec.max_wall_s),
         "scheduling_timeout_s": seconds(spec.scheduling_timeout_s),
         "dependency_policy": spec.dependency_policy.value,
+        "retries": spec.retries,
+        "retry_delay_s": spec.retry_delay_s,
+        "retry_on": json.dumps(spec.retry_on) if spec.retry_on is not None else None,
+        "not_before": gate.instant(spec.not_before, tx.now_ms),
+        "hold": int(spec.hold),
         "env_kept": int(bool(spec.env)),
         "fingerprint": fingerprint(first),
         "actor": actor,

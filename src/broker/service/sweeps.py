@@ -14,7 +14,7 @@ from broker.core.ending import loss, told_of_loss
 from broker.core.rows import AssignmentRow, JobRow, StopKind
 from broker.core.states import LIVE, Cause, Facts, Illegal
 from broker.failpoint import failpoint
-from broker.service import leases, machines, making_room, reservations, retention, schedules, usage, waits
+from broker.service import leases, machines, making_room, reservations, retention, schedules, times, usage, waits
 from broker.service.context import Broker
 from broker.service.rows import read_assignment, read_job
 from broker.service.stops import request_stop
@@ -228,6 +228,7 @@ SWEEPS = (
         every=lambda broker: max(broker.settings.sweep_s, broker.settings.start_limit_s / 4),
         run=stop_slow_starts,
     ),
+    Sweep("times", every=lambda broker: broker.settings.sweep_s, run=times.open_due),
     Sweep("retention", every=retention.every_s, run=retention.prune),
     Sweep("lessees", every=lambda broker: broker.settings.sweep_s, run=expire_leases_of_lessees),
     Sweep(

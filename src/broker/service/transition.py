@@ -15,7 +15,7 @@ from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import BORN, OWNED, TERMINAL, Cause, Facts, Said, Step, adopted, ready_until, step
 from broker.service import array_counts, holding
 from broker.service.rows import read_job
-from broker.service.wake import Happened, JobChanged, JobReady, RoomFree
+from broker.service.wake import Happened, JobChanged, JobReady, RoomFree, TimeToCome
 from broker.store.contract import Row, Store, Tx, Value
 from broker.wire.events import EventType
 from broker.wire.states import JobState
@@ -241,7 +241,7 @@ def _forbidden(tx: Tx, parent: graph.Parent, listened: int, member: int | None =
 
 def _block(tx: Tx, job: JobRow, blocked: int, listened: int) -> None:
     """A queued job waits for fewer jobs, or for more. Its state does not change."""
-    until = ready_until(job, listened) if blocked == 0 else None
+    until = ready_until(job._replace(blocked=blocked), listened)
     changed = tx.run("set_blocked", id=job.id, expected=job.version, blocked=blocked, schedule_until=until)
     _expect_one(changed, job.id)
     if job.blocked == 0 < blocked:
@@ -427,6 +427,8 @@ def _swap_job(tx: Tx, before: JobRow, after: JobRow) -> None:
         ended_at=after.ended_at,
         prefers=after.prefers,
         prefers_until=after.prefers_until,
+        retried=after.retried,
+        not_before=after.not_before,
     )
     _expect_one(changed, before.id)
 
@@ -437,7 +439,7 @@ def _expect_one(changed: int, job: int) -> None:
 
 
 def _is_ready(job: JobRow) -> bool:
-    return job.state is JobState.QUEUED and job.blocked == 0 and job.prefers is None
+    return job.state is JobState.QUEUED and job.blocked == 0 and not job.is_gated and job.prefers is None
 
 
 def _count(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | None) -> bool:
@@ -480,6 +482,8 @@ def _stand(tx: Tx, before: JobRow, after: JobRow) -> None:
         join_line(tx, after.id, after.shape)
     if after.prefers is not None:
         tx.tell(JobReady(after.shape))
+    if after.state is JobState.QUEUED and after.not_before is not None:
+        tx.tell(TimeToCome())
 
 
 def _hold(tx: Tx, before: JobRow, after: JobRow, assignment: AssignmentRow | None, listened: int) -> None:
@@ -498,8 +502,32 @@ def join_line(tx: Tx, job: int, shape: int) -> None:
 def prefer_nobody(tx: Tx, job: JobRow) -> None:
     """A queued job was left to one worker for long enough: it is anybody's."""
     _expect_one(tx.run("prefer_nobody", id=job.id, expected=job.version), job.id)
-    if job.blocked == 0:
+    if _is_ready(job._replace(prefers=None)):
         join_line(tx, job.id, job.shape)
+
+
+def change(tx: Tx, job: JobRow, after: JobRow, *, priority: int | None = None, changes: str | None = None) -> None:
+    """A job that has not ended is changed in what is no state: where it stands in line follows. None: as it was."""
+    changed = tx.run(
+        "change_job",
+        id=job.id,
+        expected=job.version,
+        priority=priority,
+        max_wall_s=after.max_wall_s,
+        scheduling_timeout_s=after.scheduling_timeout_s,
+        schedule_until=after.schedule_until,
+        not_before=after.not_before,
+        hold=int(after.hold),
+        changes=changes,
+    )
+    _expect_one(changed, job.id)
+    if _is_ready(job):
+        leave_line(tx, job.id)  # the best of those that stand in it now, this one by its new priority among them
+    if _is_ready(after):
+        join_line(tx, job.id, job.shape)
+    elif after.state is JobState.QUEUED and after.prefers is not None:
+        tx.tell(JobReady(job.shape))
+    tx.tell(JobChanged(job.id))
 
 
 def leave_line(tx: Tx, job: int) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
+from broker.core import gate
 from broker.core.arrays import aggregate
 from broker.core.graph import Parent
 from broker.core.matching import COPIES, Machine, Shape, never, waiting
@@ -46,6 +47,12 @@ def machines(tx: Tx) -> list[Machine]:
 def with_room(worker: Row) -> Machine:
     """A worker, and what is left of it."""
     return replace(registered(worker), free=worker["slots"] - worker["used"] - worker["strangers"])
+
+
+def gated(row: Row) -> Reason | None:
+    """What keeps a queued job from any worker, besides others that it depends on."""
+    hold, retried, retries = bool(row["hold"]), row["retried"], row["retries"]
+    return gate.holds(hold=hold, not_before=row["not_before"], retried=retried, retries=retries)
 
 
 def waits_for(parent: Parent) -> Reason:
@@ -105,6 +112,8 @@ class Waiting:
         return self._reasons[shape, place]
 
     def of_job(self, row: Row) -> Reason | None:
+        if row["hold"] or (row["not_before"] is not None and not row["blocked"]):
+            return gated(row)
         if row["blocked"]:
             parent = array_counts.open_parent(self._tx, row["id"])
             return waits_for(parent) if parent is not None else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from broker.core.matching import Machine
@@ -56,6 +56,11 @@ class HeldByQuota:
     """Jobs of this shape would start, but for a quota: they are looked at again when any job gives its room back."""
 
     shape: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeToCome:
+    """A job is queued before its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,7 @@ class Wake:
         self._ready_shapes: set[int] = set()
         self._roomy_workers: set[str] = set()
         self._kept: dict[int, str] = {}
+        self._times = asyncio.Event()
         self._held_shapes: set[int] = set()
         self._jobs: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
         self._arrays: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
@@ -153,6 +159,8 @@ class Wake:
                     self._room_on(worker)
                 case HeldByQuota(shape):
                     self._held_shapes.add(shape)
+                case TimeToCome():
+                    self._times.set()
                 case RoomKept(job, worker):
                     self._kept[job] = worker
                 case OrderChanged():
@@ -244,6 +252,13 @@ class Wake:
         """It could not be looked at: the next look does."""
         self._ready_shapes |= look.shapes
         self._roomy_workers |= look.workers
+
+    async def time_to_come(self, within_s: float | None) -> None:
+        """Wait for so long (None: for ever), or until another job is queued before its time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._times.wait()
+        self._times.clear()
 
     def has_parked(self, worker: str) -> bool:
         """Whether a poll of this worker waits for work."""

@@ -43,8 +43,13 @@ class EventType(StrEnum):
     JOB_STARTED = "job_started", "The process exists."
     JOB_COMPLETED = "job_completed", "Exit code 0, committed by the owner."
     JOB_FAILED = "job_failed", "It was launched and ended badly; the data carry exit code, signal or error."
+    JOB_RETRYING = (
+        "job_retrying",
+        "It failed and has retries left: it is queued again; the data say which retry, and after how long.",
+    )
     JOB_CANCELLED = "job_cancelled", "It was stopped on request, and its process tree is gone or never was."
     JOB_STOP_REQUESTED = "job_stop_requested", "Somebody asked to stop it; the worker has yet to confirm."
+    JOB_UPDATED = "job_updated", "Somebody changed a job that has not ended; the data say what, from and to."
     JOB_PREEMPTED = "job_preempted", "It made room for other work; its process tree is gone or never was."
     JOB_REQUEUED = "job_requeued", "It is queued again; the data say why."
     JOB_ORPHANED = "job_orphaned", "Its worker is gone and it must not be run again."

@@ -23,6 +23,7 @@ from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPr
 MOST_ID = 1 << 53  # larger integers don't survive JSON
 MAX_COUNT = 10_000
 MOST_TOGETHER = 1000
+MOST_RETRIES = 1000
 LONGEST_LIMIT_S = 10 * 365 * 86_400
 OFF = "none"
 FLOOR_TABLE = "_default"  # where a configuration moves the floor of all projects; no project's name
@@ -68,6 +69,38 @@ def _limit(value: object) -> object:
 
 Limit = Annotated[float | Literal["none"], BeforeValidator(_limit), WithJsonSchema({"type": ["number", "string"]})]
 """Seconds, or the word none: no limit, whatever the defaults say. Not given is neither."""
+
+
+def _when(value: object) -> object:
+    """Seconds from now, or an instant that says its offset. One answer for a wrong value, as with limits."""
+    seconds: object = value
+    if isinstance(value, str):
+        try:
+            seconds = float(value)
+        except ValueError:
+            return _instant(value)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_LIMIT_S:
+        raise ValueError(_NO_WHEN)
+    return float(seconds)
+
+
+def _instant(text: str) -> str:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise ValueError(_NO_WHEN)
+    return text
+
+
+_NO_WHEN = "give seconds from now, or an instant with its offset, as 2027-01-31T06:00:00+01:00"
+When = Annotated[
+    float | Annotated[str, StringConstraints(max_length=64)],
+    BeforeValidator(_when),
+    WithJsonSchema({"type": ["number", "string"]}),
+]
+"""When something may begin: seconds from now, or an instant."""
 
 
 def _either(schema: dict[str, Any]) -> None:
@@ -138,6 +171,9 @@ class Conditions(Frozen):
     scheduling_timeout_s: Limit | None = Field(default=None, description="Longest in the queue.")
     preemptible: bool = Field(default=False, json_schema_extra=_either)
     on_preempt: OnPreempt = OnPreempt.STOP
+    retries: int = Field(default=0, ge=0, le=MOST_RETRIES)
+    retry_delay_s: float = Field(default=10, ge=0, le=86_400)
+    retry_on: list[Annotated[int, Field(ge=1, le=255)]] | None = Field(default=None, min_length=1, max_length=255)
 
 
 class Bundle(Conditions):
@@ -156,6 +192,8 @@ class JobSpec(Bundle, Program):
     """What was asked for. It never changes after the submit."""
 
     worker: Name | None = Field(default=None, description="Only there.")
+    not_before: When | None = Field(default=None, description="RFC 3339, or seconds.")
+    hold: bool = False
     depends_on: JobIds | None = Field(default=None, description="Start after these.")
     depends_on_array: JobIds | None = Field(default=None, description="All their members.")
     depends_on_each: JobIds | None = Field(default=None, description="Member by member.")
@@ -480,6 +518,38 @@ class CancelRequest(Frozen):
         if self.job is not None and not self.job:
             raise ValueError("job is an empty list")
         return self
+
+
+class UpdateRequest(Frozen):
+    """What to change of a job, or of all live members of the array that has this id."""
+
+    priority: int | None = Field(default=None, ge=-50, le=50)
+    hold: bool = False
+    release: bool = False
+    max_wall_s: Limit | None = None
+    idle_timeout_s: Limit | None = None
+    first_output_timeout_s: Limit | None = None
+    gpu_idle_timeout_s: Limit | None = None
+    scheduling_timeout_s: Limit | None = None
+    max_parallel: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> UpdateRequest:
+        if self.hold and self.release:
+            raise ValueError("give one of hold and release")
+        if self == UpdateRequest.model_construct():
+            raise ValueError("says nothing to change: give priority, hold, release, a limit, or max_parallel")
+        return self
+
+
+class Updated(Frozen):
+    """What became of a change."""
+
+    id: int
+    state: JobState | None = Field(default=None, description="Of one job.")
+    changed: int = Field(description="Jobs that are not as they were.")
+    started: int | None = Field(default=None, description="Members that run already, and keep what they had.")
+    waiting: Reason | None = None
 
 
 class StoppedJob(Frozen):

@@ -35,6 +35,7 @@ class ProblemCode(StrEnum):
     OFFSET_GAP = "offset_gap"
     LOGS_PRUNED = "logs_pruned"
     BAD_CHECKSUM = "bad_checksum"
+    ALREADY_STARTED = "already_started"
     ALREADY_TERMINAL = "already_terminal"
     ALREADY_ADOPTED = "already_adopted"
     NOT_RUNNING = "not_running"

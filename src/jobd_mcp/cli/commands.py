@@ -18,6 +18,7 @@ SHAPES = {
     "explain": Shape("job_explain", rendering.explained, bare="job"),
     "cancel": Shape("job_cancel", rendering.cancelled, bare="job"),
     "preempt": Shape("job_preempt", rendering.stopped, bare="job"),
+    "update": Shape("job_update", rendering.updated, bare="job"),
     "stats": Shape("job_stats", rendering.stats, bare="job"),
 }
 # Commands of more than one operation, or of none: the module and the function that makes each, imported when used.
@@ -60,6 +61,7 @@ ORDER = (
     "stats",
     "cancel",
     "preempt",
+    "update",
     "adopt",
     "lease",
     "top",

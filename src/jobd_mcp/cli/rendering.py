@@ -360,6 +360,17 @@ def stopped(answer: Json) -> list[str]:
     return [f"job {text(entry.get('id'))} {text(entry.get('state'))}: {text(entry.get('note'))}"]
 
 
+def updated(answer: Json) -> list[str]:
+    entry = as_object(answer)
+    id_, changed, started = entry.get("id"), entry.get("changed"), entry.get("started")
+    if entry.get("state") is None:
+        kept = f"; {text(started)} had started and keep their limits" if started else ""
+        return [f"array {text(id_)}: {text(changed)} changed{kept}"]
+    waiting = as_object(entry.get("waiting")).get("message")
+    line = f"job {text(id_)} {text(entry.get('state'))}: {'changed' if changed else 'it was so already'}"
+    return [f"{line}; {text(waiting)}" if waiting else line]
+
+
 def events(answer: Json) -> list[str]:
     known = as_object(answer)
     lines = [event_line(as_object(entry)) for entry in as_list(known.get("events"))]

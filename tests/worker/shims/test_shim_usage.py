@@ -109,7 +109,7 @@ async def out_of_memory(room, tmp_path: Path, script: str, events: str, **fields
 async def test_the_kernels_word_makes_a_killed_job_one_that_ran_out_of_memory(room, tmp_path: Path) -> None:
     final = await out_of_memory(room, tmp_path, "kill -9 $$", "oom_kill 2", ram_gb=1.5)
     assert (final.outcome, final.signal, final.reason_code) == (Outcome.EXITED, "SIGKILL", "out_of_memory")
-    assert "ram_gb=1.5" in final.reason and "1.50 GiB" in final.reason
+    assert "ram_gb=1.5" in final.reason and "1.50 GiB" in final.reason and "try ram_gb=2" in final.reason
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,10 @@ SELECT state, n FROM array_counts WHERE array = :array AND n > 0;
 -- No more members of an array may run now, or some may again. No row changes if that was so.
 UPDATE shapes SET held = :held WHERE id = :shape AND held <> :held;
 
+-- name: set_max_parallel
+-- How many members of an array may run at once, from now on.
+UPDATE arrays SET max_parallel = :most WHERE id = :array;
+
 -- name: make_array_head
 -- The first member gives the array its id.
 UPDATE jobs SET array_id = id, array_index = 0, shape = :shape, array_values = :values WHERE id = :id;
@@ -30,7 +34,8 @@ UPDATE jobs SET array_id = id, array_index = 0, shape = :shape, array_values = :
 INSERT INTO jobs (
   id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible,
   on_preempt, max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, fingerprint,
-  array_id, array_index, array_values, created_at, queued_at, gpus, quota_token
+  array_id, array_index, array_values, created_at, queued_at, gpus, quota_token, retries, retry_delay_s, retry_on, not_before,
+  hold
 )
 SELECT jobs.id + members.key + 1, jobs.state, jobs.spec, jobs.shape, jobs.project,
   coalesce(json_extract(members.value, '$[0]'), jobs.name), coalesce(json_extract(members.value, '$[1]'), jobs.command),
@@ -38,7 +43,7 @@ SELECT jobs.id + members.key + 1, jobs.state, jobs.spec, jobs.shape, jobs.projec
   jobs.preemptible, jobs.on_preempt, jobs.max_wall_s, jobs.scheduling_timeout_s, jobs.schedule_until, jobs.actor,
   jobs.blocked, jobs.dependency_policy, jobs.env_kept, coalesce(json_extract(members.value, '$[3]'), jobs.fingerprint),
   jobs.id, members.key + 1, json_extract(members.value, '$[4]'), jobs.created_at, jobs.queued_at, jobs.gpus,
-  jobs.quota_token
+  jobs.quota_token, jobs.retries, jobs.retry_delay_s, jobs.retry_on, jobs.not_before, jobs.hold
 FROM json_each(:members) AS members CROSS JOIN jobs
 WHERE jobs.id = :array
 ORDER BY members.key;
@@ -61,7 +66,7 @@ WHERE array_id = :array;
 
 -- name: members_without_clock
 -- Nobody counts the time of one that waits for others.
-UPDATE jobs SET schedule_until = CASE WHEN blocked = 0 THEN :schedule_until END WHERE array_id = :array;
+UPDATE jobs SET schedule_until = CASE WHEN blocked = 0 AND gated = 0 THEN :schedule_until END WHERE array_id = :array;
 
 -- name: never_met
 -- The first member whose parent ended so that it can never start; `ends` is a JSON list of such states.
@@ -76,7 +81,7 @@ LIMIT 1;
 -- name: join_lines_of_array
 -- Its members that are ready stand in their lines: each line hears of the first one.
 INSERT INTO lines (shape, place, priority, head)
-SELECT shape, place, priority, min(id) FROM jobs WHERE array_id = :array AND blocked = 0 GROUP BY place
+SELECT shape, place, priority, min(id) FROM jobs WHERE array_id = :array AND blocked = 0 AND gated = 0 GROUP BY place
 ON CONFLICT (shape, place) DO UPDATE SET priority = excluded.priority, head = excluded.head
 WHERE excluded.priority > lines.priority OR (excluded.priority = lines.priority AND excluded.head < lines.head);
 

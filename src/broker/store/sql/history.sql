@@ -55,16 +55,16 @@ WITH standing AS (
 )
 SELECT jobs.id, jobs.priority, jobs.fingerprint FROM standing CROSS JOIN jobs
 WHERE jobs.shape = :shape AND jobs.place = standing.place
-  AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.prefers IS NULL AND jobs.priority > :priority
+  AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.gated = 0 AND jobs.prefers IS NULL AND jobs.priority > :priority
 UNION ALL
 SELECT jobs.id, jobs.priority, jobs.fingerprint FROM standing CROSS JOIN jobs
 WHERE jobs.shape = :shape AND jobs.place = standing.place
-  AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.prefers IS NULL
+  AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.gated = 0 AND jobs.prefers IS NULL
   AND jobs.priority = :priority AND jobs.id < :before
 UNION ALL
 SELECT jobs.id, jobs.priority, jobs.fingerprint
 FROM jobs INDEXED BY jobs_preferring CROSS JOIN workers ON workers.id = jobs.prefers
-WHERE jobs.prefers IS NOT NULL AND jobs.shape = :shape AND jobs.blocked = 0
+WHERE jobs.prefers IS NOT NULL AND jobs.shape = :shape AND jobs.blocked = 0 AND jobs.gated = 0
   AND workers.name IN (SELECT value FROM json_each(:workers))
   AND (jobs.priority > :priority OR (jobs.priority = :priority AND jobs.id < :before))
 LIMIT :most;

@@ -4,7 +4,8 @@ INSERT INTO specs (json, sources, snapshot) VALUES (:json, :sources, :snapshot) 
 
 -- name: spec_of_job
 -- What was asked for.
-SELECT specs.json, specs.sources, specs.snapshot, jobs.command, jobs.actor, jobs.array_id, jobs.array_index, jobs.array_values
+SELECT specs.json, specs.sources, specs.snapshot, jobs.command, jobs.actor, jobs.array_id, jobs.array_index, jobs.array_values, jobs.changes,
+  jobs.priority
 FROM jobs JOIN specs ON specs.id = jobs.spec
 WHERE jobs.id = :job;
 
@@ -31,7 +32,7 @@ WITH RECURSIVE ready (shape) AS (
 SELECT shapes.id, shapes.key FROM (
   SELECT shape FROM ready
   UNION
-  SELECT shape FROM jobs INDEXED BY jobs_preferring WHERE prefers IS NOT NULL AND blocked = 0
+  SELECT shape FROM jobs INDEXED BY jobs_preferring WHERE prefers IS NOT NULL AND blocked = 0 AND gated = 0
 ) AS wanted JOIN shapes ON shapes.id = wanted.shape
 WHERE shapes.held = 0;
 
@@ -41,7 +42,7 @@ SELECT id, key FROM shapes
 WHERE id = :shape AND held = 0 AND (
   EXISTS (SELECT 1 FROM lines WHERE lines.shape = shapes.id)
   OR EXISTS (
-    SELECT 1 FROM jobs INDEXED BY jobs_preferring WHERE prefers IS NOT NULL AND jobs.shape = shapes.id AND blocked = 0
+    SELECT 1 FROM jobs INDEXED BY jobs_preferring WHERE prefers IS NOT NULL AND jobs.shape = shapes.id AND blocked = 0 AND gated = 0
   )
 );
 
@@ -56,7 +57,7 @@ WHERE excluded.priority > lines.priority OR (excluded.priority = lines.priority 
 -- A job left the queue: the next one is the head of its line, if it was this one.
 UPDATE lines SET (priority, head) = (
   SELECT jobs.priority, jobs.id FROM jobs
-  WHERE jobs.shape = lines.shape AND jobs.place = lines.place AND jobs.state = 'queued' AND jobs.blocked = 0
+  WHERE jobs.shape = lines.shape AND jobs.place = lines.place AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.gated = 0
     AND jobs.prefers IS NULL
   ORDER BY jobs.priority DESC, jobs.id
   LIMIT 1
@@ -68,7 +69,7 @@ RETURNING shape, place, head;
 -- The head of a line can't be read: the one behind it has its turn.
 UPDATE lines SET (priority, head) = (
   SELECT jobs.priority, jobs.id FROM jobs
-  WHERE jobs.shape = lines.shape AND jobs.place = lines.place AND jobs.state = 'queued' AND jobs.blocked = 0
+  WHERE jobs.shape = lines.shape AND jobs.place = lines.place AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.gated = 0
     AND jobs.prefers IS NULL
     AND (jobs.priority < lines.priority OR (jobs.priority = lines.priority AND jobs.id > lines.head))
   ORDER BY jobs.priority DESC, jobs.id
@@ -141,12 +142,12 @@ SELECT state, count(*) AS n FROM jobs INDEXED BY jobs_by_array WHERE array_id = 
 INSERT INTO jobs (
   state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible, on_preempt,
   max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, fingerprint,
-  created_at, queued_at, gpus, quota_token
+  created_at, queued_at, gpus, quota_token, retries, retry_delay_s, retry_on, not_before, hold
 )
 VALUES (
   'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :preemptible,
   :on_preempt, :max_wall_s, :scheduling_timeout_s, :schedule_until, :actor, :blocked, :dependency_policy, :env_kept,
-  :fingerprint, :now, :now, :gpus, :quota_token
+  :fingerprint, :now, :now, :gpus, :quota_token, :retries, :retry_delay_s, :retry_on, :not_before, :hold
 )
 RETURNING id;
 
@@ -155,7 +156,7 @@ RETURNING id;
 SELECT id, version, state, project, shape, policy, grace_s, preemptible, on_preempt, max_wall_s, scheduling_timeout_s,
   schedule_until, attempt, assignment, losses, restarts, lost_assignment, blocked, dependency_policy, cascaded_by,
   exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at, lease_ttl_ms, gpus, quota_token, prefers, prefers_until,
-  array_id, adopted_pid
+  array_id, adopted_pid, retries, retried, retry_delay_s, retry_on, not_before, hold
 FROM jobs WHERE id = :job;
 
 -- name: swap_job
@@ -165,7 +166,7 @@ UPDATE jobs SET
   restarts = :restarts, lost_assignment = :lost_assignment, blocked = :blocked,
   scheduling_timeout_s = :scheduling_timeout_s, schedule_until = :schedule_until,
   cascaded_by = :cascaded_by, exit_code = :exit_code, reason_code = :reason_code, reason = :reason, queued_at = :queued_at, started_at = :started_at,
-  ended_at = :ended_at, prefers = :prefers, prefers_until = :prefers_until
+  ended_at = :ended_at, prefers = :prefers, prefers_until = :prefers_until, retried = :retried, not_before = :not_before
 WHERE id = :id AND version = :expected AND state = :expected_state;
 
 -- name: touch_job
@@ -194,7 +195,7 @@ SELECT lines.shape, lines.head AS id, lines.priority FROM heads CROSS JOIN lines
 -- name: heads_preferring
 -- The jobs that are left to this worker, and whose place it did not refuse.
 SELECT shape, id, priority FROM jobs INDEXED BY jobs_preferring
-WHERE prefers = :worker AND blocked = 0
+WHERE prefers = :worker AND blocked = 0 AND gated = 0
   AND EXISTS (SELECT 1 FROM shapes WHERE shapes.id = jobs.shape AND shapes.held = 0)
   AND NOT EXISTS (
     SELECT 1 FROM refusals
@@ -232,7 +233,7 @@ WITH rivals AS MATERIALIZED (
   FROM json_each(:rivals)
 ),
 left_to_one AS MATERIALIZED (
-  SELECT id, prefers, shape, priority FROM jobs INDEXED BY jobs_preferring WHERE prefers IS NOT NULL AND blocked = 0
+  SELECT id, prefers, shape, priority FROM jobs INDEXED BY jobs_preferring WHERE prefers IS NOT NULL AND blocked = 0 AND gated = 0
 ),
 led AS NOT MATERIALIZED (
   SELECT rivals.shape, rivals.priority, rivals.until, lines.place FROM rivals CROSS JOIN lines
@@ -253,11 +254,11 @@ ahead AS (
     AND (left_to_one.priority, -left_to_one.id) > (rivals.priority, -rivals.until)
   UNION ALL
   SELECT led.shape, 1, jobs.id FROM led CROSS JOIN jobs INDEXED BY jobs_dispatch
-  WHERE jobs.shape = led.shape AND jobs.place = led.place AND jobs.state = 'queued' AND jobs.blocked = 0
+  WHERE jobs.shape = led.shape AND jobs.place = led.place AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.gated = 0
     AND jobs.priority > led.priority AND jobs.id NOT IN (SELECT id FROM left_to_one)
   UNION ALL
   SELECT level.shape, 0, jobs.id FROM level CROSS JOIN jobs INDEXED BY jobs_dispatch
-  WHERE jobs.shape = level.shape AND jobs.place = level.place AND jobs.state = 'queued' AND jobs.blocked = 0
+  WHERE jobs.shape = level.shape AND jobs.place = level.place AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.gated = 0
     AND jobs.priority = level.priority AND jobs.id < level.until AND jobs.id NOT IN (SELECT id FROM left_to_one)
   LIMIT :most
 )
@@ -269,7 +270,7 @@ GROUP BY shape;
 -- name: job_view
 -- What anyone may see of one job.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index, jobs.array_values,
-  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked, jobs.prefers,
+  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked, jobs.prefers, jobs.not_before, jobs.hold, jobs.retried, jobs.retries,
   jobs.logs_kept, jobs.lease_ttl_ms, jobs.adopted_pid, jobs.priority, jobs.fingerprint, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
   a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given, a.worker AS worker_id, a.progress, a.warnings AS said,
   a.artifacts, a.artifacts_kept
@@ -279,7 +280,7 @@ WHERE jobs.id = :job;
 -- name: job_views
 -- The same of several jobs, newest first; `ids` is a JSON list.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index, jobs.array_values,
-  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked, jobs.prefers,
+  jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked, jobs.prefers, jobs.not_before, jobs.hold, jobs.retried, jobs.retries,
   jobs.logs_kept, jobs.lease_ttl_ms, jobs.adopted_pid, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
   a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given, a.worker AS worker_id, a.progress, a.warnings AS said,
   a.artifacts, a.artifacts_kept
@@ -366,6 +367,25 @@ SELECT id FROM jobs INDEXED BY jobs_schedule
 WHERE state = 'queued' AND schedule_until <= :listened
 ORDER BY schedule_until
 LIMIT :limit;
+
+-- name: next_time
+-- When the time of the next queued job comes.
+SELECT min(not_before) AS at FROM jobs INDEXED BY jobs_before_time WHERE state = 'queued' AND not_before IS NOT NULL;
+
+-- name: times_come
+-- Queued jobs whose time has come; or lies further ahead than any back-off, so that a clock was set meanwhile.
+SELECT id FROM jobs INDEXED BY jobs_before_time
+WHERE state = 'queued' AND not_before IS NOT NULL AND (not_before <= :now OR (retried > 0 AND not_before > :too_far))
+ORDER BY not_before
+LIMIT :limit;
+
+-- name: change_job
+-- What may be changed of a job that has not ended.
+UPDATE jobs SET
+  version = version + 1, priority = coalesce(:priority, priority), max_wall_s = :max_wall_s, scheduling_timeout_s = :scheduling_timeout_s,
+  schedule_until = :schedule_until, not_before = :not_before, hold = :hold,
+  changes = coalesce(:changes, changes)
+WHERE id = :id AND version = :expected;
 
 -- name: command_of_job
 -- What it runs, as it is shown.

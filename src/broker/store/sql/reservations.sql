@@ -10,14 +10,14 @@ DELETE FROM kept_room WHERE job = :job;
 -- name: give_up_old_room
 -- Nor for those that are not queued any more.
 DELETE FROM kept_room
-WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = kept_room.job AND jobs.state = 'queued' AND jobs.blocked = 0);
+WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = kept_room.job AND jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.gated = 0);
 
 -- name: kept_rooms
 -- What is kept, for jobs that wait: there are no more of these than workers, and few whose look found none.
 SELECT kept_room.job, kept_room.worker, kept_room.starts_at, kept_room.after, kept_room.looked_at,
   jobs.project, jobs.priority, workers.name AS worker_name
 FROM kept_room CROSS JOIN jobs ON jobs.id = kept_room.job LEFT JOIN workers ON workers.id = kept_room.worker
-WHERE jobs.state = 'queued' AND jobs.blocked = 0;
+WHERE jobs.state = 'queued' AND jobs.blocked = 0 AND jobs.gated = 0;
 
 -- name: running_on
 -- What holds room on a worker, with all that says when it ends.

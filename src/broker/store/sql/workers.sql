@@ -10,7 +10,7 @@ SELECT workers.*, (
   ) AS used, EXISTS (
     SELECT 1 FROM refusals AS r WHERE r.worker = workers.id AND r.place = '*' AND r.expires_at > :listened
   ) AS refused, EXISTS (
-    SELECT 1 FROM jobs INDEXED BY jobs_preferring WHERE jobs.prefers = workers.id AND jobs.blocked = 0
+    SELECT 1 FROM jobs INDEXED BY jobs_preferring WHERE jobs.prefers = workers.id AND jobs.blocked = 0 AND jobs.gated = 0
   ) AS preferred
 FROM workers WHERE id = :worker;
 
