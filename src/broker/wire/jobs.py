@@ -183,7 +183,6 @@ class Bundle(Conditions):
     vram_gb: Gibibytes | None = Field(default=None, description="Per GPU; shared.")
     ram_gb: Gibibytes | None = None
     resources: dict[Name, Count] | None = Field(default=None, max_length=64)
-    snapshot: SnapshotWord | None = Field(default=None, description="Of cwd. git: record; copy: run a copy.")
     arch: Name | None = None
     os: Literal["linux", "macos"] | None = None
 
@@ -192,6 +191,7 @@ class JobSpec(Bundle, Program):
     """What was asked for. It never changes after the submit."""
 
     worker: Name | None = Field(default=None, description="Only there.")
+    snapshot: SnapshotWord | None = Field(default=None, description="Of cwd. git: record; copy: run a copy.")
     not_before: When | None = Field(default=None, description="RFC 3339, or seconds.")
     hold: bool = False
     depends_on: JobIds | None = Field(default=None, description="Start after these.")
