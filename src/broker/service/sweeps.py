@@ -227,6 +227,7 @@ SWEEPS = (
         run=stop_slow_starts,
     ),
     Sweep("retention", every=retention.every_s, run=retention.prune),
+    Sweep("recent_specs", every=lambda broker: max(60, broker.settings.sweep_s), run=retention.forget_recent_specs),
     Sweep("lessees", every=lambda broker: broker.settings.sweep_s, run=expire_leases_of_lessees),
     Sweep(
         "idle_leases",

@@ -244,6 +244,8 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
         ended_at=at(row["ended_at"]),
         duration_s=_duration(row, tx.now_ms),
         logs_pruned=None if row["logs_kept"] else True,
+        retry_of=row["retry_of"],
+        retried_as=row["retried_as"],
         warnings=_warnings(tx, row, state),
     )
 

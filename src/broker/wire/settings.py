@@ -152,6 +152,12 @@ class BrokerSettings(Settings):
         le=_LONGEST_KEPT_S,
         description="How long values of env are kept after the end of a job that can't run again. 0: as long as the job.",
     )
+    keep_keys_s: float = Field(
+        default=7 * 86_400,
+        gt=0,
+        le=_LONGEST_KEPT_S,
+        description="How long an idempotency_key is known: a repeat after that is a new request.",
+    )
     max_body_mb: float = Field(
         default=2, gt=0, le=64, description="Largest request body; log chunks are at most 1 MiB."
     )

@@ -1,0 +1,90 @@
+"""Idempotency keys: a request that is made again under its key is answered as it was, and done once.
+
+Kept in the transaction that does what the request says, so there is never one without the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from broker.service import rows
+from broker.service.context import Caller
+from broker.store.contract import Tx
+from broker.wire.jobs import CancelAnswer, Keyed, Repeatable, Submitted, SubmittedMany
+from broker.wire.problems import ProblemCode, Refused
+
+A = TypeVar("A", bound=Repeatable)
+N = TypeVar("N")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key, whose it is and for what; `request`: a hash of what was asked under it."""
+
+    actor: str
+    project: str
+    operation: str
+    key: str
+    request: str
+
+
+def of(said: Keyed, caller: Caller, operation: str, project: str, about: int | None = None) -> Key | None:
+    """The key of this request; None: it has none. `about`: the job that its path names."""
+    if said.idempotency_key is None:
+        return None
+    return Key(caller.actor, project, operation, said.idempotency_key, _hash(said, about))
+
+
+def _hash(said: Keyed, about: int | None) -> str:
+    """Of what was said, as it was understood: spelling and order of names don't count, but for the axes of a sweep."""
+    asked = said.model_dump(mode="json", exclude={"idempotency_key"}, exclude_unset=True, exclude_none=True)
+    axes = list(asked.get("sweep", ()))
+    return hashlib.sha256(json.dumps([asked, axes, about], sort_keys=True).encode()).hexdigest()
+
+
+def once(tx: Tx, key: Key | None, answer: type[A], act: Callable[[], A | N]) -> A | N:
+    """What `act` answers, or what it answered when it was done. What is no `answer` was not done, and is not kept.
+
+    Refused: the key stands for another request (`idempotency_conflict`).
+    """
+    if key is None:
+        return act()
+    scope = {"actor": key.actor, "project": key.project, "operation": key.operation, "key": key.key}
+    known = tx.one("key", **scope)
+    if known is not None:
+        if known["request"] != key.request:
+            raise _conflict(key, known["job"], known["created_at"])
+        return answer.model_validate_json(known["answer"]).model_copy(update={"repeated": True})
+    done = act()
+    if isinstance(done, answer):
+        text = done.model_dump_json(exclude_none=True)
+        tx.run("keep_key", **scope, request=key.request, answer=text, job=_job(done), now=tx.now_ms)
+    return done
+
+
+def _job(answer: Repeatable) -> int | None:
+    """The job to name to whoever meets the key again."""
+    match answer:
+        case Submitted():
+            return answer.id if answer.id is not None else answer.array
+        case SubmittedMany():
+            return _job(answer.jobs[0])
+        case CancelAnswer():
+            return answer.jobs[0].id if answer.jobs else None
+        case _:
+            return None
+
+
+def _conflict(key: Key, job: int | None, at_ms: int) -> Refused:
+    of_job = f", of job {job}" if job is not None else ""
+    return Refused(
+        ProblemCode.IDEMPOTENCY_CONFLICT,
+        f"the key {key.key!r} stands for another {key.operation}{of_job}, at {rows.at(at_ms).isoformat()}; "
+        "nothing was done",
+        field="idempotency_key",
+        hint="another request needs another key; a repeat has to say the same",
+    )
