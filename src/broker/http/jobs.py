@@ -174,7 +174,7 @@ async def job_cancel(request: CancelRequest, broker: The, who: Who, key: HeaderK
 async def job_retry(
     job: Id, broker: The, who: Who, request: Annotated[RetryRequest, Body()] = AS_IT_WAS, key: HeaderKey = None
 ) -> Response:
-    """Run an ended job again, as a new job; of an array its failed members."""
+    """A new job that repeats an ended one; of an array its failed members."""
     return answered(await retry.retry(broker, who, job, keyed(request, key)), 201)
 
 

@@ -179,14 +179,14 @@ class JobSpec(Conditions, Program):
         return self
 
 
-Key = Annotated[Text, StringConstraints(min_length=1, max_length=200)]
+Key = Annotated[Text, StringConstraints(min_length=1, max_length=200), WithJsonSchema({"type": "string"})]
 """What makes a request one request, however often it arrives."""
 
 
 class Keyed(Frozen):
     """A request that can be repeated. The same key with another request is refused."""
 
-    idempotency_key: Key | None = Field(default=None, description="A repeat gets the same answer.")
+    idempotency_key: Key | None = None
 
 
 class Submission(Keyed, JobSpec):
@@ -404,8 +404,8 @@ class Submitted(Repeatable):
 class RetryRequest(Keyed):
     """What is to be otherwise than it was asked for at first."""
 
-    changes: dict[str, Any] | None = Field(default=None, description="Fields of job_submit; null removes one.")
-    members: RetriedMembers | None = Field(default=None, description="Of an array; default failed.")
+    changes: dict[str, Any] | None = Field(default=None, description="Fields of job_submit; null unsets.")
+    members: RetriedMembers | None = Field(default=None, description="Of an array.")
 
 
 class SubmitMany(Keyed):
@@ -454,7 +454,7 @@ class CancelRequest(Keyed):
     name: Annotated[Text, StringConstraints(max_length=200)] | None = None
     labels: Labels | None = Field(default=None, max_length=64)
     state: Literal["queued", "assigned", "running"] | None = None
-    dry_run: bool = Field(default=False, description="Only tell.")
+    dry_run: bool = False
     reason: Annotated[Text, StringConstraints(max_length=500)] | None = None
     force: bool = Field(default=False, description="Confirm: others' running work, or over ten by filter.")
 

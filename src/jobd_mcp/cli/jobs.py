@@ -76,9 +76,10 @@ def _submit_many(ctx: click.Context, values: dict[str, object], *, as_json: bool
     lines = many.read(file if isinstance(file, str) else None)
     connection = connect(os.environ, start=True)
     common = _spec(ctx, values, connection)
+    key = common.pop("idempotency_key", None)
     specs: list[Json] = [many.completed(spec, common) for spec in lines.specs]
     try:
-        answer = connection.call(by_name()["job_submit_many"], {"jobs": specs})
+        answer = connection.call(by_name()["job_submit_many"], {"jobs": specs, "idempotency_key": key})
     except Failure as failure:
         raise lines.blamed(failure) from None
     if values["wait"] is not True:
