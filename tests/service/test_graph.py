@@ -63,11 +63,12 @@ async def test_a_large_one_is_cut_and_says_so(bench, monkeypatch: pytest.MonkeyP
 
 
 async def test_a_parent_that_was_removed_is_said_to_be(make_bench) -> None:
-    bench = await make_bench(keep_jobs_s=10)
+    bench = await make_bench(keep_jobs_s=10, keep_logs_s=5)
     parent = await bench.submit()
     child = await bench.submit(depends_on=[parent], dependency_policy="any_exit")
     await bench.client.job_cancel(CancelRequest(job=[parent]))
     await bench.sweep(after_s=60)
+    await bench.sweep()
 
     found = await bench.client.job_graph(child)
 

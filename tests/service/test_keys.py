@@ -8,8 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
+from broker.service import submit as service
+from broker.service.context import Caller
 from broker.wire.jobs import CancelRequest, JobSpec, Submission
 from broker.wire.problems import ProblemCode, Refused
+from broker.wire.states import Scope
 
 
 async def submit(bench, key: str | None, **fields: Any):
@@ -57,6 +60,18 @@ async def test_projects_and_operations_have_keys_of_their_own(bench) -> None:
 
     assert (first.repeated, second.repeated, cancelled.repeated) == (None, None, None)
     assert first.id != second.id
+
+
+@pytest.mark.guarantee("G45")
+async def test_whoever_uses_the_key_of_another_gets_a_job_of_its_own(bench) -> None:
+    said = Submission(command="true", idempotency_key="k")
+    anna, berta = (Caller(name, frozenset({Scope.SUBMIT})) for name in ("anna", "berta"))
+
+    first = await service.submit(bench.broker, anna, said)
+    second = await service.submit(bench.broker, berta, said)
+
+    assert (first.id == second.id, second.repeated, second.warnings) == (False, None, None)
+    assert (await service.submit(bench.broker, berta, said)).id == second.id
 
 
 async def test_a_refused_submit_does_not_use_its_key_up(bench) -> None:

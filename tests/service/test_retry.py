@@ -107,7 +107,9 @@ async def test_only_what_has_ended_and_was_not_retried_is_retried_and_no_lease(b
 
 
 async def test_a_lease_is_not_retried(bench) -> None:
-    lease = await bench.client.lease_request(LeaseRequest.model_validate({"name": "x", "machine": "m"}))
+    await bench.registered("w", machine="m:b")
+    asked = {"machine": "m:b", "ttl_s": 60, "what": "a notebook"}
+    lease = await bench.client.lease_request(LeaseRequest.model_validate(asked))
     await bench.client.lease_release(lease.job)
 
     assert (await refused(bench, lease.job)).code is ProblemCode.NOT_RETRYABLE
