@@ -63,16 +63,18 @@ async def test_a_large_one_is_cut_and_says_so(bench, monkeypatch: pytest.MonkeyP
 
 
 async def test_a_parent_that_was_removed_is_said_to_be(make_bench) -> None:
-    bench = await make_bench(keep_jobs_s=10, keep_logs_s=5)
+    bench = await make_bench(keep_jobs_s=50, keep_logs_s=10)
     parent = await bench.submit()
     child = await bench.submit(depends_on=[parent], dependency_policy="any_exit")
     await bench.client.job_cancel(CancelRequest(job=[parent]))
-    await bench.sweep(after_s=60)
+    bench.clock.pass_s(40)
+    await bench.client.job_cancel(CancelRequest(job=[child]))
+    await bench.sweep(after_s=20)
     await bench.sweep()
 
     found = await bench.client.job_graph(child)
 
-    assert [(node.id, node.state and node.state.value) for node in found.nodes] == [(parent, None), (child, "queued")]
+    assert [(node.id, node.state) for node in found.nodes] == [(parent, None), (child, "cancelled")]
 
 
 @pytest.mark.parametrize("which", [{}, {"job": 1, "project": "p"}])
