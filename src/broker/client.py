@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 from pydantic import BaseModel, ValidationError
 
 from broker.line import Answer, Asks, Broken, Endpoint, Line
+from broker.wire.adoptions import AdoptRequest
 from broker.wire.events import EventList, EventType
 from broker.wire.jobs import (
     CancelAnswer,
@@ -180,6 +181,10 @@ class BrokerClient:
     async def job_preview(self, spec: dict[str, Any]) -> Preview:
         """What a submit of this specification would come to now. Nothing is kept of it."""
         return await self._call(Preview, "POST", "/v1/jobs/preview", body=PreviewRequest(spec=spec))
+
+    async def job_adopt(self, request: AdoptRequest) -> Submitted:
+        """Make a process that is running already a job."""
+        return await self._call(Submitted, "POST", "/v1/jobs/adopt", body=request)
 
     async def job_preempt(self, job: int, *, reason: str | None = None, force: bool = False) -> StoppedJob:
         """Stop a preemptible job that runs, to make room."""

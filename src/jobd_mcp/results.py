@@ -59,6 +59,14 @@ def too_slow(operation: Operation, limit_s: float) -> Refusal:
     )
 
 
+def declined(operation: Operation, what: str) -> Refusal:
+    return Refusal(
+        code="declined",
+        detail=f"the user did not confirm {operation.name}: {what}.",
+        hint="Nothing was changed. Ask the user before you try it another way.",
+    )
+
+
 def unreachable(operation: Operation, why: str) -> Refusal:
     return Refusal(
         code="unreachable", detail=f"{why}.", hint=f"Is the broker running? {again(operation)}", retryable=True

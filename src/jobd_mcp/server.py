@@ -14,9 +14,9 @@ from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult, InputRequiredResult, ToolAnnotations
 
-from jobd_mcp import results, waiting
+from jobd_mcp import confirming, prompts, resources, results, waiting
 from jobd_mcp.arguments import BadArguments, understood
 from jobd_mcp.calls import Answer, Caller, Unreachable
 from jobd_mcp.job_waits import JobWaits
@@ -54,6 +54,10 @@ def build(
         extensions=[TasksExtension(JobWaits(every, caller, identity_of, pace.poll_ms))],
         log_level="WARNING",
     )
+    reader = resources.Reader(every, caller, identity_of)
+    resources.offer(server, reader)
+    resources.complete(lowlevel(server), reader)
+    prompts.offer(server)
     # The SDK installs a handler of its own on the root logger; how this program logs is not its business.
     root.handlers[:] = handlers
     root.setLevel(level)
@@ -89,7 +93,9 @@ class _Desk:
         self._pace = pace
 
     def tool(self, operation: Operation) -> Tool:
-        async def call(arguments: Mapping[str, Json], context: Context[dict[str, Any], Any]) -> CallToolResult:
+        async def call(
+            arguments: Mapping[str, Json], context: Context[dict[str, Any], Any]
+        ) -> CallToolResult | InputRequiredResult:
             return await self._call(operation, arguments, context)
 
         return Tool(
@@ -112,11 +118,29 @@ class _Desk:
 
     async def _call(
         self, operation: Operation, arguments: Mapping[str, Json], context: Context[dict[str, Any], Any]
-    ) -> CallToolResult:
+    ) -> CallToolResult | InputRequiredResult:
         try:
             meant = understood(operation, arguments)
         except BadArguments as error:
             return results.bad_arguments(operation, error).result()
+        answer = await self._answered(operation, meant, context)
+        if isinstance(answer, results.Refusal):
+            return answer.result()
+        what = confirming.wanted(operation, answer)
+        if what is not None:
+            word = await confirming.asked(context, what)
+            if isinstance(word, InputRequiredResult):
+                return word
+            if word == "no":
+                return results.declined(operation, what).result()
+            if word == "yes":
+                return await self._call(operation, {**meant, confirming.FORCE: True}, context)
+        return results.result(operation, answer)
+
+    async def _answered(
+        self, operation: Operation, meant: Mapping[str, Json], context: Context[dict[str, Any], Any]
+    ) -> Answer | results.Refusal:
+        """The broker's answer, with progress while it waits on purpose; or why there is none."""
         identity = self._identity_of(context.request_context.request)
 
         async def ask(name: str, given: Mapping[str, Json]) -> Answer:
@@ -130,9 +154,8 @@ class _Desk:
                     if wait_s and "progress_token" in (context.request_context.meta or {}):
                         telling = waiting.telling(context.report_progress, ask, meant, wait_s, self._pace)
                         await stack.enter_async_context(telling)
-                    answer = await ask(operation.name, meant)
+                    return await ask(operation.name, meant)
         except TimeoutError:
-            return results.too_slow(operation, limit_s).result()
+            return results.too_slow(operation, limit_s)
         except Unreachable as error:
-            return results.unreachable(operation, str(error)).result()
-        return results.result(operation, answer)
+            return results.unreachable(operation, str(error))

@@ -22,6 +22,7 @@ from broker.wire.machines import Gpu
 from broker.wire.states import LimitCode, OnWorkerLost
 from broker.wire.workers import (
     Ack,
+    Adoptee,
     Delivery,
     Final,
     Finish,
@@ -44,6 +45,7 @@ from worker.probe.trees import TreeUse
 from worker.probe.watch import Watch
 from worker.process.clock import boot_s
 from worker.process.failpoint import failpoint
+from worker.process.records import AdopteeRecord
 from worker.shims import LaunchError, Shim, Shims, ShimSpec
 from worker.spool import Output, Spool
 
@@ -300,7 +302,9 @@ class Assignment:
         if self.final is not None:
             return self.final
         try:
-            if self._shim is None:
+            if self._shim is None and self._delivery is not None and self._delivery.adopt is not None:
+                self._shim = await self._adopt(self._delivery, self._delivery.adopt)
+            elif self._shim is None:
                 self._shim = self._launch(await self._admit())
                 failpoint("shim_requested")
                 await self._release(self._shim)
@@ -350,6 +354,31 @@ class Assignment:
             )
         except (LaunchError, OSError) as error:
             raise self._not_prepared(error) from error
+
+    async def _adopt(self, delivery: Delivery, adoptee: Adoptee) -> Shim:
+        """A shim that looks whether it is the process that was named, and sees to it. Raises Refusal."""
+        try:
+            shim = self._desk.shims.begin(
+                ShimSpec(
+                    job=self.job,
+                    attempt=self.attempt,
+                    token=self.token,
+                    argv=[],
+                    env={},
+                    grace_s=delivery.spec.checkpoint_grace_s,
+                    linger_s=self._desk.linger_s,
+                    log_cap=self._desk.log_cap,
+                    limits=limits_of(delivery.spec),
+                    on_worker_lost=self._terms.policy,
+                    adopt=AdopteeRecord(pid=adoptee.pid, starttime=adoptee.start, follow=adoptee.follow),
+                    extra={"lease_s": self._terms.lease_s, "gpus": [*_uuids(delivery)]},
+                )
+            )
+            self._released = True  # there is nothing to wait for: what is to be stopped runs
+            await self._desk.shims.listens(shim)
+        except (LaunchError, OSError) as error:
+            raise self._not_prepared(error) from error
+        return shim
 
     def _not_prepared(self, error: LaunchError | OSError) -> Refusal:
         return Refusal("launcher_failed", f"no process could be prepared on {self._desk.ground.host}: {error}")
@@ -447,6 +476,7 @@ class Assignment:
                 failpoint("start_seen")
                 start = Start(kind="start", job=self.job, attempt=self.attempt, token=self.token, pid=started.pid)
                 self._desk.exchange.post(start, self.heard, within_s=START_TOLD_S)
+            await self._look_for_shim(shim)
             self._look_for_survivors(shim)
             self._look_for_checkpoints(shim)
             await self._pause()
@@ -455,6 +485,17 @@ class Assignment:
     async def _final(self, shim: Shim) -> Final | None:
         """Of a shim that was killed what is left is looked for first, among all processes of the machine."""
         return shim.final() if shim.alive() else await asyncio.to_thread(shim.final)
+
+    async def _look_for_shim(self, shim: Shim) -> None:
+        """An adopted process does not end with its shim, so it is given another one."""
+        if not shim.unattended():
+            return
+        self._log.warning("its shim was killed, and the adopted process lives: another one looks after it")
+        try:
+            await self._desk.shims.look_after_again(shim)
+        except (LaunchError, OSError) as error:
+            self._log.warning("not looked after; trying again", why=str(error))
+        self._pass_on_stops(shim)
 
     def _look_for_survivors(self, shim: Shim) -> None:
         """Processes that KILL does not end are told; they are listed, and keep their room, until they are gone."""

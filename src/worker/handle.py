@@ -23,8 +23,9 @@ from worker.probe.trees import TreeUse, look_at_tree
 from worker.process import records
 from worker.process.clock import boot_s
 from worker.process.failpoint import failpoint
+from worker.process.identity import is_alive
 from worker.process.leftovers import kill_leftovers, leave_group, survivors
-from worker.process.records import ExitRecord, Identity, Json, SpecRecord
+from worker.process.records import AdopteeRecord, ExitRecord, Identity, Json, SpecRecord
 
 SURVIVORS_TOLD_AFTER_S = 5.0  # of a dead shim; a living one tells by itself
 _CLOSING_LIMIT_S = 10.0
@@ -49,6 +50,7 @@ class ShimSpec:
     limits: Mapping[LimitCode, float] = field(default_factory=dict)  # seconds
     ram_gb: float | None = None  # enforced where memory can be limited
     umask: int = 0o022
+    adopt: AdopteeRecord | None = None  # nothing is run: this process is looked after
     extra: dict[str, Json] = field(default_factory=dict)
 
     @property
@@ -77,6 +79,7 @@ class ShimSpec:
             bell=bell,
             cgroup=cgroup,
             extra=self.extra,
+            adopt=self.adopt,
         )
 
 
@@ -245,7 +248,11 @@ class Shim:
     def used(self) -> TreeUse | None:
         """What its tree uses right now; None before the start, and where nothing can be told."""
         record = records.read_start(str(self.directory))
-        return look_at_tree(record["shim"], self._record["cgroup"]) if record is not None else None
+        if record is None:
+            return None
+        if self.spec.adopt is not None:
+            return look_at_tree(record["process"], None, itself=True)
+        return look_at_tree(record["shim"], self._record["cgroup"])
 
     def keep(self, name: str, text: str) -> None:
         """Something that the worker wants to find again after its own end. Raises OSError."""
@@ -306,17 +313,36 @@ class Shim:
             crash = self._crash_line()
             code = "closed" if crash is None else "shim_failed"
             return Final(outcome=Outcome.NEVER_EXECUTED, reason_code=code, reason=crash)
+        if self.spec.adopt is not None and self._adopted_lives():
+            return None  # it is none of what a shim takes with it: another one is to look after it
         if not self._leftovers_gone():
             return None
-        _complete_index(self.out, self.idx)
+        self.complete_index()
         return Final(
             outcome=Outcome.LOST,
             reason_code="shim_died",
-            reason=self._crash_line() or "the process that looked after it was killed; how it ended is not known",
+            reason=self._crash_line() or self._why_lost(),
             final_size=self.out_size(),
             final_index_size=self.index_size(),
             dropped=_size(self.directory / records.TAIL),  # at least: what came before it was lost already
         )
+
+    def _adopted_lives(self) -> bool:
+        record = records.read_start(str(self.directory))
+        return record is not None and is_alive(record["process"])
+
+    def unattended(self) -> bool:
+        """An adopted process that lives, and whose shim does not."""
+        return self.spec.adopt is not None and not self.ended() and not self.alive() and self._adopted_lives()
+
+    def complete_index(self) -> None:
+        """A killed shim may not have told of its last bytes."""
+        _complete_index(self.out, self.idx)
+
+    def _why_lost(self) -> str:
+        if self.spec.adopt is not None:
+            return "it ended while nobody looked after it: the process that did was killed"
+        return "the process that looked after it was killed; how it ended is not known"
 
     def _leftovers_gone(self) -> bool:
         """What a shim that was killed left running is killed now. False: not all of it yet; after a while it is told."""
@@ -393,6 +419,7 @@ def _spec_of(record: SpecRecord) -> ShimSpec:
         limits={LimitCode(code): limit_s for code, limit_s in record.get("limits", {}).items()},
         on_worker_lost=OnWorkerLost(record["on_worker_lost"]),
         umask=record["umask"],
+        adopt=record.get("adopt"),
         extra=record["extra"],
     )
 

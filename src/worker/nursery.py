@@ -113,7 +113,12 @@ def _base_interpreter() -> str:
 
 def _code_of(package: Path) -> dict[Path, bytes]:
     """What zygote and shims run."""
-    sources = [package / "zygote.py", package / "shim.py", *sorted((package / "process").glob("*.py"))]
+    sources = [
+        package / "zygote.py",
+        package / "shim.py",
+        package / "adopting.py",
+        *sorted((package / "process").glob("*.py")),
+    ]
     code = {Path("worker") / source.relative_to(package): source.read_bytes() for source in sources}
     return {**code, Path("worker") / "__init__.py": b""}
 

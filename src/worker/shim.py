@@ -452,10 +452,14 @@ class Shim:
 
     def _signal_tree(self, which: signal.Signals) -> None:
         if LINUX:
-            signal_each(descendants(os.getpid()), which)
+            signal_each(self._living(), which)
         elif self._child is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, which)
+
+    def _living(self) -> list[int]:
+        """The processes of the job that can be seen now."""
+        return descendants(os.getpid())
 
     def _kill_tree(self, now: float) -> None:
         """One round. Rounds follow each other at once while the tree changes, and ever more slowly while it does not."""
@@ -466,7 +470,7 @@ class Shim:
             self._stopped_by, self._asked = self._asked, None
         if self._spec["cgroup"]:
             cgroup.kill(self._spec["cgroup"])
-        left = descendants(os.getpid())
+        left = self._living()
         self._signal_tree(signal.SIGKILL)
         self._reap()
         changed = left != kill.seen
@@ -519,8 +523,7 @@ class Shim:
     def _record(
         self, outcome: Ending, *, stop: str | None = None, reason_code: str | None = None, reason: str | None = None
     ) -> ExitRecord:
-        ran = self._status is not None and self._phase is Phase.RUNNING  # else it is the unexecuted child's status
-        code = os.waitstatus_to_exitcode(self._status) if ran and self._status is not None else None
+        code = self._code()
         return ExitRecord(
             proto=records.PROTO,
             outcome=outcome,
@@ -536,6 +539,11 @@ class Shim:
             max_rss_mb=_mebibytes(self._used.max_rss) if code is not None else None,
             cpu_s=self._cpu_s() if code is not None else None,
         )
+
+    def _code(self) -> int | None:
+        """Exit code of the main process, or the negative number of its signal; None if it never ran, or still does."""
+        ran = self._status is not None and self._phase is Phase.RUNNING  # else it is the unexecuted child's status
+        return os.waitstatus_to_exitcode(self._status) if ran and self._status is not None else None
 
     def _cpu_s(self) -> float:
         """Of all that we or their own parents waited for; of all others too where there is a cgroup."""
@@ -618,11 +626,11 @@ _CWD_PROBLEMS = {
 }
 
 
-def serve(channel: socket.socket, wake: int) -> None:
+def serve(channel: socket.socket, wake: int, kind: Callable[[SpecRecord], type[Shim]]) -> None:
     """In a freshly forked process: see one assignment after the other to its end, until there is no zygote any more.
 
     A message on `channel` is an assignment's directory, and with it the descriptor of its held lock; the answer says
-    that all of it is over. `wake` hears of children.
+    that all of it is over. `wake` hears of children, `kind` tells which shim an assignment wants.
     """
     become_subreaper()
     os.umask(0o077)
@@ -636,7 +644,7 @@ def serve(channel: socket.socket, wake: int) -> None:
             return
         set_name("jobd-shim")
         os.set_inheritable(locks[0], False)
-        ring = _live(os.fsdecode(directory.rstrip(b"\n")), who, locks[0], wake)
+        ring = _live(os.fsdecode(directory.rstrip(b"\n")), who, locks[0], wake, kind)
         os.chdir("/")
         os.closerange(own, _HIGHEST_FD)  # the lock too: this is the end
         ring()
@@ -655,7 +663,9 @@ def _childless() -> bool:
     return False
 
 
-def _live(directory: str, who: Identity, lock: int, wake: int) -> Callable[[], None]:
+def _live(
+    directory: str, who: Identity, lock: int, wake: int, kind: Callable[[SpecRecord], type[Shim]]
+) -> Callable[[], None]:
     """See one assignment to its end. The answer rings the worker's bell."""
     failpoint("received")
     os.chdir(directory)
@@ -664,7 +674,7 @@ def _live(directory: str, who: Identity, lock: int, wake: int) -> Callable[[], N
         if spec is None:
             raise ValueError("spec.json is not there or not of a form known here")
         records.reserve(records.EXIT, _EXIT_RECORD_BYTES)
-        shim = Shim(spec, who, lock, wake)
+        shim = kind(spec)(spec, who, lock, wake)
         shim.run()
     except Exception:
         _leave_traceback()

@@ -117,6 +117,22 @@ class Shims:
         await self.listens(shim)
         return shim
 
+    async def look_after_again(self, shim: Shim) -> None:
+        """Another shim for an adopted process whose own was killed. Raises LaunchError or OSError, and leaves all as it is."""
+        shim.complete_index()
+        lock = os.open(shim.directory / records.LOCK, os.O_RDWR)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(OSError):
+                self._nursery.request(shim.directory, lock)
+        finally:
+            os.close(lock)
+        try:
+            await self._listening(shim)
+        except LaunchError:
+            await asyncio.to_thread(self._nursery.restart)
+            raise
+
     async def _made_to_listen(self, shim: Shim) -> None:
         for tries_left in reversed(range(_TRIES)):
             try:
@@ -186,7 +202,7 @@ class Shims:
             os.close(lock)
 
     def _record(self, spec: ShimSpec) -> SpecRecord:
-        cgroup = os.path.join(self._groups.path, spec.name) if self._groups else None
+        cgroup = os.path.join(self._groups.path, spec.name) if self._groups and not spec.adopt else None
         return spec.record(cookie=uuid.uuid4().hex, bell=str(self._bell.path), cgroup=cgroup)
 
     async def _listening(self, shim: Shim) -> None:

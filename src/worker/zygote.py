@@ -27,6 +27,7 @@ if __name__ == "__main__":  # -I leaves the script's own place out of the path
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from worker import shim
+from worker.adopting import shim_of
 from worker.process import signals
 from worker.process.clock import boot_s
 from worker.process.identity import LINUX, identify
@@ -131,7 +132,7 @@ class Zygote:
             os.closerange(4, _HIGHEST_FD)  # the zygote's own: other shims, other locks
             gc.enable()
             wake, _ = _wake_pipe()
-            shim.serve(socket.socket(fileno=3), wake)
+            shim.serve(socket.socket(fileno=3), wake, shim_of)
             code = 0
         finally:
             os._exit(code)

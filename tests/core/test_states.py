@@ -45,6 +45,9 @@ EXPECTED: dict[Cause, tuple[list[J], list[A | None], J | None, A | None]] = {
     Cause.SCHEDULING_TIMEOUT: ([J.QUEUED], [None], J.SCHEDULING_TIMEOUT, None),
     Cause.CASCADE: ([J.QUEUED], [None], J.CANCELLED, None),
     Cause.UNCANCEL: ([J.CANCELLED], [None], J.QUEUED, None),
+    Cause.ADOPT: ([], [None], J.RUNNING, A.ACKED),  # from nothing: `adopted` makes it
+    Cause.ADOPT_CONFIRMED: ([J.RUNNING], [A.ACKED], J.RUNNING, A.STARTED),
+    Cause.ADOPT_REFUSED: ([J.RUNNING], _EXECUTING, J.FAILED, A.REFUSED),
 }
 
 

@@ -19,7 +19,7 @@ from broker.wire.settings import ConfigurationError
 from broker.wire.states import Scope
 from support.scripted_worker import ScriptedWorker
 
-WAYS = {"job": "1", "attempt": "1", "worker": "0" * 32, "name": "x"}
+WAYS = {"job": "1", "attempt": "1", "worker": "0" * 32, "name": "x", "watch": "0" * 32}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.wire.adoptions import AdoptRequest
 from broker.wire.jobs import CancelRequest, RetryRequest, Submitted
 from broker.wire.leases import LeaseRequest
 from broker.wire.problems import ProblemCode, Refused
@@ -113,6 +114,16 @@ async def test_a_lease_is_not_retried(bench) -> None:
     await bench.client.lease_release(lease.job)
 
     assert (await refused(bench, lease.job)).code is ProblemCode.NOT_RETRYABLE
+
+
+async def test_an_adopted_process_is_not_retried(bench) -> None:
+    worker = await bench.registered()
+    adopted = (await bench.client.job_adopt(AdoptRequest(pid=4242))).id
+    delivery = await worker.one()
+    await worker.start(delivery)
+    await worker.finish(delivery, exit_code=3)
+
+    assert (await refused(bench, adopted)).code is ProblemCode.NOT_RETRYABLE
 
 
 @pytest.mark.guarantee("G44")

@@ -165,6 +165,13 @@ def _job_event(jobs: dict[int, FoldedJob], event: Event) -> None:
             if job in jobs:
                 raise OutOfOrder(f"job {job} is submitted twice")
             jobs[job] = FoldedJob(project=event.project, created_at=_ms(event))
+    elif event.type is EventType.JOB_ADOPTED:
+        assert event.job is not None and event.worker is not None
+        if event.job in jobs:
+            raise OutOfOrder(f"job {event.job} is adopted twice")
+        at = _ms(event)
+        own = FoldedAssignment(event.worker, state="acked", acked_at=at)
+        jobs[event.job] = FoldedJob(event.project, at, state="running", started_at=at, assignments={1: own})
     elif event.type is EventType.JOBS_PRUNED:
         for job in members(_said(event, "jobs")):
             jobs.pop(job, None)  # unknown to whoever began to read after that
@@ -197,8 +204,10 @@ def _acked(job: FoldedJob, event: Event) -> None:
 
 def _started(job: FoldedJob, event: Event) -> None:
     attempt = _attempt(job, event)
+    attempt.started_at = _ms(event)
+    if job.state != "running":  # an adopted one runs before its worker has looked
+        job.started_at = attempt.started_at
     job.state, attempt.state = "running", "started"
-    job.started_at = attempt.started_at = _ms(event)
 
 
 def _refused(job: FoldedJob, event: Event) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import shutil
 import socket
 import sys
@@ -20,6 +21,7 @@ import httpx2
 import pytest
 from mcp import Client
 from mcp.client.extension import ClientExtension
+from mcp.client.session import ElicitationFnT
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
@@ -128,14 +130,17 @@ def over_stdio(environ: dict[str, str]) -> StdioServerParameters:
 
 @asynccontextmanager
 async def over_http(
-    url: str, token: str, mode: str, extensions: Sequence[ClientExtension] = ()
+    url: str, token: str, mode: str, extensions: Sequence[ClientExtension] = (), asks: ElicitationFnT | None = None
 ) -> AsyncIterator[Client]:
+    """`asks`: how the client's user answers questions; without it the client can't ask."""
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(
             httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60, trust_env=False)
         )
         transport = streamable_http_client(f"{url}/mcp", http_client=http)
-        yield await stack.enter_async_context(Client(transport, mode=mode, extensions=extensions))
+        yield await stack.enter_async_context(
+            Client(transport, mode=mode, extensions=extensions, elicitation_callback=asks)
+        )
 
 
 @pytest.fixture(params=[(way, era) for way in WAYS for era in ERAS], ids="-".join)
@@ -165,12 +170,18 @@ def modern(request: pytest.FixtureRequest, broker: Running) -> Connect:
 
 @pytest.fixture
 def holder(broker: Running) -> Connect:
-    """Opens a client over HTTP with a token of its own: `name`, `scopes`."""
+    """Opens a client over HTTP with a token of its own, whose name begins with `name`."""
 
     @asynccontextmanager
-    async def opened(name: str, scopes: list[str], *extensions: ClientExtension) -> AsyncIterator[Client]:
-        token = await token_of(broker.state, name, scopes)
-        async with over_http(broker.url, token, "auto", extensions) as client:
+    async def opened(
+        name: str,
+        scopes: list[str],
+        *extensions: ClientExtension,
+        era: str = "auto",
+        asks: ElicitationFnT | None = None,
+    ) -> AsyncIterator[Client]:
+        token = await token_of(broker.state, f"{name}-{secrets.token_hex(4)}", scopes)
+        async with over_http(broker.url, token, era, extensions, asks) as client:
             yield client
 
     return opened

@@ -62,11 +62,13 @@ def final_cause(job: JobRow, assignment: AssignmentRow, final: Final, max_losses
     """
     if assignment.state in LIVE:
         return _live_end(job, assignment, final, max_losses)
-    return _late_end(final)
+    return _late_end(job, final)
 
 
 def _live_end(job: JobRow, assignment: AssignmentRow, final: Final, max_losses: int) -> Cause:
     stopped = confirmed(job, assignment)
+    if job.adopted is not None and not _was_adopted(final):
+        return stopped or Cause.ADOPT_REFUSED
     match final.outcome:
         case Outcome.EXITED:
             # No order of start and cancel is known when the cancel came before the start was heard.
@@ -81,7 +83,7 @@ def _live_end(job: JobRow, assignment: AssignmentRow, final: Final, max_losses: 
         case Outcome.STOPPED:
             if final.limit is not None and stopped is not Cause.STOP_CONFIRMED:
                 return Cause.TIME_LIMIT
-            if stopped is None and not implies_start(final):
+            if stopped is None and job.adopted is None and not implies_start(final):
                 return Cause.NEVER_EXECUTED
             return stopped or loss(job, assignment, max_losses)
         case Outcome.LEASE_ENDED | Outcome.LOST:
@@ -95,11 +97,18 @@ def _live_end(job: JobRow, assignment: AssignmentRow, final: Final, max_losses: 
     assert_never(final.outcome)
 
 
+def _was_adopted(final: Final) -> bool:
+    """False: its worker never had that process, and nothing of it was touched."""
+    return final.outcome not in (Outcome.REFUSED, Outcome.NEVER_EXECUTED, Outcome.LAUNCH_FAILED)
+
+
 def _released(assignment: AssignmentRow) -> bool:
     return assignment.stop is not None and assignment.stop.kind is StopKind.LEASE_RELEASED
 
 
-def _late_end(final: Final) -> Cause | None:
+def _late_end(job: JobRow, final: Final) -> Cause | None:
+    if job.adopted is not None and not _was_adopted(final):
+        return None  # it is over already, and is never queued
     match final.outcome:
         case Outcome.EXITED:
             return Cause.LATE_SUCCEED if final.exit_code == 0 else Cause.LATE_FAIL
@@ -107,7 +116,7 @@ def _late_end(final: Final) -> Cause | None:
             return Cause.LATE_FAIL
         case Outcome.REFUSED | Outcome.NEVER_EXECUTED:
             return Cause.LATE_NEVER_EXECUTED
-        case Outcome.STOPPED if not implies_start(final):
+        case Outcome.STOPPED if job.adopted is None and not implies_start(final):
             return Cause.LATE_NEVER_EXECUTED
         case Outcome.STOPPED | Outcome.LEASE_ENDED | Outcome.LOST:
             return None

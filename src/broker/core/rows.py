@@ -74,6 +74,7 @@ class JobRow(NamedTuple):
     prefers: str | None = None  # queued, and left to this worker
     prefers_until: int | None = None  # for so long
     array: int | None = None  # the one it is a member of
+    adopted: int | None = None  # the process that it is, which somebody else had started
 
 
 class AssignmentRow(NamedTuple):

@@ -49,6 +49,9 @@ class Cause(StrEnum):
     SCHEDULING_TIMEOUT = "scheduling_timeout"
     CASCADE = "cascade"
     UNCANCEL = "uncancel"
+    ADOPT = "adopt"
+    ADOPT_CONFIRMED = "adopt_confirmed"
+    ADOPT_REFUSED = "adopt_refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,13 @@ TABLE: Mapping[Cause, Rule] = {
     Cause.UNCANCEL: _rule(
         {J.CANCELLED}, J.QUEUED, set(), None, E.JOB_UNCANCELLED, "the parent whose end had cancelled it came back"
     ),
+    Cause.ADOPT: _rule(set(), J.RUNNING, set(), A.ACKED, E.JOB_ADOPTED, "a process that runs already becomes a job"),
+    Cause.ADOPT_CONFIRMED: _rule(
+        {J.RUNNING}, None, {A.ACKED}, A.STARTED, E.JOB_STARTED, "its worker found the process that was named"
+    ),
+    Cause.ADOPT_REFUSED: _rule(
+        {J.RUNNING}, J.FAILED, _EXECUTING, A.REFUSED, E.ASSIGNMENT_REFUSED, "its worker did not take that process"
+    ),
 }
 
 LOSSES = frozenset(
@@ -203,6 +213,8 @@ LOSSES = frozenset(
 )
 # A loss can be undone by its holder; that is no way out of a terminal state for anyone else.
 BY_THE_HOLDER = frozenset({Cause.RESURRECT, Cause.LATE_SUCCEED, Cause.LATE_FAIL, Cause.LATE_NEVER_EXECUTED})
+BORN = J.RUNNING
+"""The state in which the job of an adopted process begins: `Cause.ADOPT`."""
 # What only such a return can bring about is no way out either.
 UNDOING = BY_THE_HOLDER | {Cause.UNCANCEL}
 TERMINAL = frozenset(J) - frozenset(
@@ -329,6 +341,16 @@ def step(job: JobRow, assignment: AssignmentRow | None, cause: Cause, facts: Fac
     return Step(_job_after(job, after, cause, rule, facts), after, _events(job, after, cause, rule, facts))
 
 
+def adopted(job: JobRow, facts: Facts) -> Step:
+    """`Cause.ADOPT`: what is written for a job that did not stand in the tables before, and its only delivery."""
+    rule = TABLE[Cause.ADOPT]
+    assert rule.job_to is job.state and rule.assignment_to is not None and facts.claimed is not None
+    row = _new_assignment(job._replace(attempt=0), facts)
+    row = row._replace(state=rule.assignment_to, acked_at=facts.now)
+    said = Said(rule.event, {"pid": job.adopted, "worker": facts.claimed.worker_name})
+    return Step(job, row, (said,))
+
+
 def _assignment_after(
     job: JobRow, row: AssignmentRow | None, cause: Cause, rule: Rule, facts: Facts
 ) -> AssignmentRow | None:
@@ -340,7 +362,7 @@ def _assignment_after(
     match cause:
         case Cause.ACK:
             return row._replace(state=state, acked_at=facts.now, shim=facts.shim, lease_until=_given(facts.lease_until))
-        case Cause.START:
+        case Cause.START | Cause.ADOPT_CONFIRMED:
             return row._replace(state=state, started_at=facts.now, wall_until=facts.wall_until)
         case Cause.REQUEST_STOP:
             # Nothing is stronger than these two: what the broker itself would ask for is asked already.
@@ -437,7 +459,7 @@ def _job_changes(job: JobRow, assignment: AssignmentRow | None, cause: Cause, fa
             return {"attempt": job.attempt + 1, "lost_assignment": None}
         case Cause.ACK:
             return {"scheduling_timeout_s": None, "schedule_until": None}
-        case Cause.REQUEST_STOP:
+        case Cause.REQUEST_STOP | Cause.ADOPT_CONFIRMED:
             return {}
         case Cause.START:
             return {"started_at": facts.now, "restarts": job.restarts + 1}

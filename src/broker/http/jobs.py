@@ -10,7 +10,8 @@ from fastapi.responses import PlainTextResponse
 from broker.http import surface
 from broker.http.auth import caller
 from broker.http.parameters import MOST_OFFSET, HeaderKey, Id, OptionalAttempt, The, Who, answered, broker_of, keyed
-from broker.service import cancel, explain, graph, output, preempt, preview, queries, retry, submit, submit_many
+from broker.service import adopt, cancel, explain, graph, output, preempt, preview, queries, retry, submit, submit_many
+from broker.wire.adoptions import AdoptRequest
 from broker.wire.jobs import (
     MOST_ID,
     CancelAnswer,
@@ -176,6 +177,12 @@ async def job_retry(
 ) -> Response:
     """A new job that repeats an ended one; of an array its failed members."""
     return answered(await retry.retry(broker, who, job, keyed(request, key)), 201)
+
+
+@router.post("/jobs/adopt", openapi_extra=surface.tool(Scope.SUBMIT), response_model_exclude_none=True, status_code=201)
+async def job_adopt(request: AdoptRequest, broker: The, who: Who) -> Submitted:
+    """Make a running process a job."""
+    return await adopt.adopt(broker, who, request)
 
 
 @router.post(

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from broker.store.contract import StorageError, StorageFull
+from broker.wire.adoptions import AdoptRequest
 from broker.wire.jobs import CancelRequest, JobSpec, PreemptRequest, PreviewRequest, RetryRequest, Submission
 from broker.wire.leases import LeaseRequest
 from broker.wire.misfits import hint, misfit
@@ -50,6 +51,7 @@ STATUS: Mapping[ProblemCode, int] = {
     C.LOGS_PRUNED: 410,
     C.BAD_CHECKSUM: 400,
     C.ALREADY_TERMINAL: 409,
+    C.ALREADY_ADOPTED: 409,
     C.NOT_RUNNING: 409,
     C.NOT_PREEMPTIBLE: 409,
     C.NOT_TERMINAL: 409,
@@ -165,6 +167,7 @@ def _model_of(method: str, path: str) -> type[BaseModel]:
         "retry": RetryRequest,
         "preempt": PreemptRequest,
         "preview": PreviewRequest,
+        "adopt": AdoptRequest,
         "leases": LeaseRequest,
     }
     return bodies.get(path.rstrip("/").rpartition("/")[2], CancelRequest) if method == "POST" else CancelRequest

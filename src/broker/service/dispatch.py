@@ -27,7 +27,7 @@ from broker.service.wake import HeldByQuota, Look, Parked
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import JobSpec
 from broker.wire.machines import Given
-from broker.wire.workers import Delivery, PollAnswer
+from broker.wire.workers import Adoptee, Delivery, PollAnswer
 
 log = structlog.get_logger("broker.dispatch")
 
@@ -139,7 +139,8 @@ def deliver_again(tx: Tx, broker: Broker, job: JobRow, assignment: AssignmentRow
     if asked is None:
         return None
     tx.run("redeliver", id=assignment.id, answer=number)
-    return _delivery(broker, asked, job, assignment.attempt, assignment.token, assignment.given)
+    delivery = _delivery(broker, asked, job, assignment.attempt, assignment.token, assignment.given)
+    return delivery if job.adopted is None else delivery.model_copy(update={"adopt": _adoptee(tx, job.id)})
 
 
 async def run(broker: Broker) -> None:
@@ -403,6 +404,12 @@ class _Asked:
     spec: JobSpec
     array: int | None
     array_index: int | None
+
+
+def _adoptee(tx: Tx, job: int) -> Adoptee:
+    row = tx.one("adoptee_of_job", job=job)
+    assert row is not None, "it was read in this transaction"
+    return Adoptee(pid=row["adopted_pid"], start=row["adopted_start"], follow=bool(row["follow"]))
 
 
 def _asked(tx: Tx, job: int) -> _Asked | None:

@@ -154,6 +154,13 @@ class _Entry:
     standing: Standing
 
 
+def _is_to_be_told(job: JobRow, row: AssignmentRow) -> bool:
+    """Its worker may not have heard of it. An adoption is born acknowledged, and so tells nothing by that."""
+    if row.state is AssignmentState.PENDING:
+        return True
+    return job.adopted is not None and row.state is AssignmentState.ACKED
+
+
 def _was_slow(assignment: AssignmentRow) -> bool:
     return assignment.stop is not None and assignment.stop.kind is StopKind.START_LIMIT
 
@@ -280,7 +287,7 @@ class _Exchange:
         number: int | None = None
         again: list[Delivery] = []
         for job, row in self._rows.reserved():
-            if row.state is AssignmentState.PENDING and row.epoch == self.said.epoch and row.answer > self.said.seen:
+            if _is_to_be_told(job, row) and row.epoch == self.said.epoch and row.answer > self.said.seen:
                 number = number if number is not None else dispatch.next_number(self.tx, self.worker)
                 delivery = dispatch.deliver_again(self.tx, self.broker, job, row, number)
                 again += [delivery] if delivery is not None else []
@@ -503,7 +510,7 @@ class _Exchange:
         """What the broker thinks the worker has, and it does not list, with evidence that it would."""
         listed = {(held.job, held.attempt) for held in self.said.held}
         for job, row in self._rows.reserved():
-            if (row.job, row.attempt) in listed or not self._is_evidence(row):
+            if (row.job, row.attempt) in listed or not self._is_evidence(job, row):
                 continue
             if row.state not in LIVE:
                 self._rows.reserve(row, reserved=False)
@@ -514,11 +521,11 @@ class _Exchange:
             facts = self._facts(reason_code=told.code, reason=told.text, limit=told.limit, gone=True)
             self._apply(_Entry(job, row, Standing.LIVE), cause, facts)
 
-    def _is_evidence(self, row: AssignmentRow) -> bool:
+    def _is_evidence(self, job: JobRow, row: AssignmentRow) -> bool:
         if not self.said.recovered:
             return False
         # What was acknowledged, or listed after it was over, has arrived, whichever answer carried it last.
-        arrived = row.state is not AssignmentState.PENDING or self.said.seen >= row.answer
+        arrived = not _is_to_be_told(job, row) or self.said.seen >= row.answer
         return row.epoch < self.said.epoch or (row.epoch == self.said.epoch and arrived)
 
     # ---- small parts
@@ -541,8 +548,11 @@ class _Exchange:
         self._is_back = True
 
     def _apply_start(self, entry: _Entry) -> _Entry:
+        facts = self._facts(wall_until=self._wall_until(entry.job))
+        if entry.job.adopted is not None:
+            return self._apply(entry, Cause.ADOPT_CONFIRMED, facts)
         self._begins(entry)
-        return self._apply(entry, Cause.START, self._facts(wall_until=self._wall_until(entry.job)))
+        return self._apply(entry, Cause.START, facts)
 
     def _begins(self, entry: _Entry) -> None:
         """What else the first word of its process means."""

@@ -42,6 +42,14 @@ class Quotas:
                 return owner, over
         return None
 
+    def forbids_start(self, project: str, token: str | None, gpus: int) -> tuple[Owner, Over] | None:
+        """What keeps one more job from running now, whether what is over waits or is denied."""
+        for owner in self._owners(project, token):
+            over = holds(owner.quota, self._read(owner), gpus)
+            if over is not None:
+                return owner, over
+        return None
+
     def holds(self, shape: Shape) -> Reason | None:
         """What keeps one more job of this shape from a start."""
         for owner in self._owners(shape.project, shape.token):

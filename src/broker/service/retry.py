@@ -105,6 +105,13 @@ def _plan(tx: Tx, job: int, request: RetryRequest) -> _Plan:
             hint="job lease asks for another one",
             field="job",
         )
+    if row["adopted_pid"] is not None:
+        raise Refused(
+            ProblemCode.NOT_RETRYABLE,
+            f"job {job} was adopted: its process was started by somebody else",
+            hint="job_submit with its command",
+            field="job",
+        )
     members = request.members or (RetriedMembers.FAILED if row["array_id"] == job else RetriedMembers.ONE)
     if members is RetriedMembers.ONE:
         return _planned(row, _one(row))

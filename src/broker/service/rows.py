@@ -68,6 +68,7 @@ def job_row(row: Row) -> JobRow:
         prefers=row["prefers"],
         prefers_until=row["prefers_until"],
         array=row["array_id"],
+        adopted=row["adopted_pid"],
     )
 
 

@@ -25,7 +25,7 @@ from broker.service import array_counts, keys, views
 from broker.service.context import Broker, Caller
 from broker.service.quotas import Owner, token_with_quota
 from broker.service.rows import unknown_job
-from broker.service.transition import event, join_line
+from broker.service.transition import count, event, join_line
 from broker.service.wake import JobReady
 from broker.store.contract import Tx, Value
 from broker.wire.events import EventType
@@ -118,10 +118,10 @@ def accept(
         return denied
     wants, place = Shape.of(spec, token), place_of(members.first)
     until = _schedule_until(broker, spec)
-    row = _row(tx, whole, members.first, _shape(tx, wants), place, caller.actor)
+    row = row_of(tx, whole, members.first, shape_id(tx, wants), place, caller.actor)
     row |= {"blocked": verdict.open, "schedule_until": until if verdict.open == 0 else None, "quota_token": token}
     first = tx.insert("add_job", **row)
-    _count(tx, spec, token, members.size)
+    count(tx, spec.project, token, JobState.QUEUED, members.size, members.size * Demand.of(spec).gpus)
     jobs = range(first, first + members.size)
     if arrays.is_array(spec):
         wants = _make_array(tx, spec, members, wants, row, first)
@@ -130,7 +130,7 @@ def accept(
         tx.run("depend_on_array", array=array, children=json.dumps(list(jobs)))
     if spec.depends_on_each:
         _depend_on_each(tx, spec, first, until)
-    _join(tx, spec, first, _shape(tx, wants), ready=verdict.open == 0)
+    _join(tx, spec, first, shape_id(tx, wants), ready=verdict.open == 0)
     because = verdict.because
     waiting = views.waits_for(because) if because else views.hopeless(tx, broker.fits, wants, place, quotas)
     said = warnings_of(tx, whole) or []
@@ -144,7 +144,7 @@ def _make_array(tx: Tx, spec: JobSpec, members: Members, wants: Shape, row: dict
     jobs of their own kind, so that one look passes all of them by."""
     if spec.max_parallel is not None:
         wants = replace(wants, array=first)
-    shape = _shape(tx, wants)
+    shape = shape_id(tx, wants)
     tx.run("make_array_head", id=first, index=members.index, shape=shape, values=members.values)
     tx.run("add_array_members", array=first, members=json.dumps(members.others))
     tx.run(
@@ -250,13 +250,6 @@ class Denial:
             hint=f"wait until some have ended, or have {self.over.field} raised in {table}",
             retryable=True,
         )
-
-
-def _count(tx: Tx, spec: JobSpec, token: str | None, count: int) -> None:
-    gpus = count * Demand.of(spec).gpus
-    tx.run("count_state", project=spec.project, state=JobState.QUEUED.value, by=count, gpus=gpus)
-    if token is not None:
-        tx.run("count_token_state", token=token, state=JobState.QUEUED.value, by=count, gpus=gpus)
 
 
 def admit_environment(spec: JobSpec) -> None:
@@ -385,7 +378,7 @@ def _unsatisfiable(spec: JobSpec, parent: graph.Parent, field: str, who: str) ->
     )
 
 
-def _shape(tx: Tx, wants: Shape) -> int:
+def shape_id(tx: Tx, wants: Shape) -> int:
     key = wants.key()
     known = tx.one("shape_id", key=key)
     return tx.insert("add_shape", key=key) if known is None else int(known["id"])
@@ -396,7 +389,7 @@ def _schedule_until(broker: Broker, spec: JobSpec) -> int | None:
     return None if limit_s is None else broker.listening.now_ms() + int(limit_s * 1000)
 
 
-def _row(tx: Tx, whole: Effective, first: JobSpec, shape: int, place: str, actor: str) -> dict[str, Value]:
+def row_of(tx: Tx, whole: Effective, first: JobSpec, shape: int, place: str, actor: str) -> dict[str, Value]:
     """`first`: what is run; of an array its first member, and what is kept is the whole."""
     spec = whole.spec
     kept = {"json": spec.model_dump_json(exclude_none=True), "sources": json.dumps(whole.sources)}

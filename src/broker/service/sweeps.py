@@ -136,6 +136,8 @@ def _stop_slow_start(id_: int, tx: Tx, *, broker: Broker) -> bool:
     found = _newest(tx, id_)
     if found is None or found[1].state is not AssignmentState.ACKED or found[1].stop is not None:
         return False
+    if found[0].adopted is not None:
+        return False  # it runs: a stop would end it, and it could go nowhere else
     why = f"accepted {broker.settings.start_limit_s:g} s ago and not started"
     return request_stop(tx, broker, *found, StopKind.START_LIMIT, "jobd", why)
 

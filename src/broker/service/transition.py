@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from broker.core import graph
 from broker.core.rows import AssignmentRow, JobRow
-from broker.core.states import OWNED, TERMINAL, Cause, Facts, Said, Step, ready_until, step
+from broker.core.states import BORN, OWNED, TERMINAL, Cause, Facts, Said, Step, adopted, ready_until, step
 from broker.service import array_counts, holding
 from broker.service.rows import read_job
 from broker.service.wake import Happened, JobChanged, JobReady, RoomFree
@@ -78,6 +78,23 @@ def _write(
         say(tx, said, job=new_job, assignment=after, actor=actor)
     tx.tell(JobChanged(job.id))
     return Step(new_job, after, done.events, turned=turned)
+
+
+def adopt(tx: Tx, row: Mapping[str, Value], facts: Facts, actor: str) -> JobRow:
+    """`Cause.ADOPT`: a job with its only delivery, both written for the first time. `row`: the job's other columns."""
+    id_ = tx.insert("add_adopted_job", **row, state=BORN.value)
+    job = read_job(tx, id_)
+    assert job is not None, "it was written in this transaction"
+    done = adopted(job, facts)
+    assignment = _write_assignment(tx, None, done.assignment, None)
+    assert assignment is not None, "it is born with one"
+    tx.run("own_assignment", job=id_, assignment=assignment.id)
+    count(tx, job.project, job.quota_token, job.state, 1, job.gpus)
+    holding.begins(tx, job, assignment, facts.listened)
+    for said in done.events:
+        say(tx, said, job=job, assignment=assignment, actor=actor)
+    tx.tell(JobChanged(id_))
+    return _with_assignment(job, assignment.id)
 
 
 def _queued_again(tx: Tx, job: JobRow, listened: int) -> JobRow:
@@ -316,6 +333,7 @@ def _write_assignment(
             cpus=after.cpus,
             given=after.given.model_dump_json(exclude_none=True) if after.given is not None else None,
             created_at=after.created_at,
+            acked_at=after.acked_at,
         )
         return after._replace(id=new)
     if listened is not None:
@@ -445,6 +463,13 @@ def _move_count(
         moved = tx.run("move_token_count", token=token, out_of=out_of.value, into=into.value, **change)
         if moved == 1:
             tx.run("count_token_state", token=token, state=into.value, **change)
+
+
+def count(tx: Tx, project: str, token: str | None, state: JobState, by: int, gpus: int) -> None:
+    """So many new jobs of an owner are in this state. `gpus`: of all of them."""
+    tx.run("count_state", project=project, state=state.value, by=by, gpus=gpus)
+    if token is not None:
+        tx.run("count_token_state", token=token, state=state.value, by=by, gpus=gpus)
 
 
 def _stand(tx: Tx, before: JobRow, after: JobRow) -> None:

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Literal
 
 from broker.core.arrays import aggregate
 from broker.core.graph import Parent
@@ -214,6 +215,12 @@ def _tags(worker: Row) -> list[str]:
     return own if worker["given_tags"] == "[]" else sorted({*own, *json.loads(worker["given_tags"])})
 
 
+def _kind(row: Row) -> Literal["lease", "adopted"] | None:
+    if row["lease_ttl_ms"] is not None:
+        return "lease"
+    return "adopted" if row["adopted_pid"] is not None else None
+
+
 def job(tx: Tx, row: Row, waits: Waiting) -> Job:
     """The concise view. `log_bytes` is for the caller to add: it lies in files."""
     state = JobState(row["state"])
@@ -227,7 +234,7 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
         state=state,
         name=row["name"],
         project=row["project"],
-        kind="lease" if row["lease_ttl_ms"] is not None else None,
+        kind=_kind(row),
         command=row["command"],
         array=row["array_id"],
         array_index=row["array_index"],

@@ -27,6 +27,10 @@ class EventType(StrEnum):
         "array_submitted",
         "All members of an array were accepted; the job is the first one, and the data say how many follow it.",
     )
+    JOB_ADOPTED = (
+        "job_adopted",
+        "A process that was running already became a job, if its worker finds it; the data say which process.",
+    )
     JOB_WAITING = (
         "job_waiting",
         "Why it waits, though it is the next of its kind, has changed; the data have code, message, need and have.",

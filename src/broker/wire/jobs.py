@@ -270,7 +270,7 @@ class Job(Frozen):
     state: JobState
     name: str | None = None
     project: str | None = None
-    kind: Literal["lease"] | None = None
+    kind: Literal["lease", "adopted"] | None = None
     command: str | None = Field(default=None, description="The command, cut to 200 characters.")
     array: int | None = None
     array_index: int | None = None

@@ -34,6 +34,7 @@ class ProblemCode(StrEnum):
     LOGS_PRUNED = "logs_pruned"
     BAD_CHECKSUM = "bad_checksum"
     ALREADY_TERMINAL = "already_terminal"
+    ALREADY_ADOPTED = "already_adopted"
     NOT_RUNNING = "not_running"
     NOT_PREEMPTIBLE = "not_preemptible"
     NOT_TERMINAL = "not_terminal"

@@ -204,8 +204,8 @@ class WorkerSettings(ClientSettings):
 
 ALL: tuple[type[Settings], ...] = (ClientSettings, BrokerSettings, WorkerSettings)
 OTHER_KEYS = {"config": "Path of jobd.toml. Default: jobd/jobd.toml in the XDG config directory."}
-# Known to every program here, though no model has them: set by tests and by .ci/run, and for what runs under a lease.
-FOREIGN_KEYS = {"test_require", "lease", "lessee"}
+# Known to every program here, though no model has them: of tests and .ci/run, of what runs under a lease, of examples.
+FOREIGN_KEYS = {"test_require", "lease", "lessee", "hook"}
 
 S = TypeVar("S", bound=Settings)
 

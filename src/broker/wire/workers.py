@@ -19,10 +19,12 @@ Short = Annotated[Text, StringConstraints(max_length=200)]
 Long = Annotated[Text, StringConstraints(max_length=2000)]
 
 
-PROTOCOL = 2
+PROTOCOL = 3
 """What a worker of this version understands of a delivery. It grows when an older worker would not understand one."""
 OLDEST_PROTOCOL = 2
 """The first whose workers may be given work."""
+ADOPTS = 3
+"""The first whose workers can adopt a process."""
 
 
 class Registration(Frozen):
@@ -219,6 +221,14 @@ class Stop(Frozen):
     grace_s: float
 
 
+class Adoptee(Frozen):
+    """A process that runs already, by its id where the worker runs, and by its start where that is known."""
+
+    pid: int
+    start: int | None = Field(default=None, description="As field 22 of /proc/PID/stat.")
+    follow: bool = Field(default=False, description="Only if its output can be followed: its silence is limited.")
+
+
 class Delivery(Frozen):
     """An assignment on its way to the worker. Nothing may be executed before its ack was accepted."""
 
@@ -231,6 +241,7 @@ class Delivery(Frozen):
     array: int | None = None
     array_index: int | None = None
     given: Given | None = Field(default=None, description="What is reserved for it besides cpus.")
+    adopt: Adoptee | None = Field(default=None, description="Nothing is run: the job is this process.")
 
 
 class ReportAnswer(Frozen):

@@ -27,6 +27,7 @@ WRITTEN = {
     "wait": "jobs:wait_command",
     "retry": "retry:retry_command",
     "graph": "graph:graph_command",
+    "adopt": "adopt:adopt_command",
     "lease": "lease:lease_command",
     "logs": "logs:logs_command",
     "events": "events:events_command",
@@ -56,6 +57,7 @@ ORDER = (
     "preempt",
     "retry",
     "graph",
+    "adopt",
     "lease",
     "top",
     "workers",
@@ -64,6 +66,7 @@ ORDER = (
 )
 _EXPLICIT = {shape.operation for shape in SHAPES.values()} | {
     "job_submit",
+    "job_adopt",
     "job_preview",
     "job_wait",
     "job_retry",

@@ -25,16 +25,17 @@ class TreeUse:
     cpu_s: float | None
 
 
-def look_at_tree(shim: Identity, group: str | None) -> TreeUse | None:
-    """All below this shim, itself not included. None: it is gone, or this system does not tell."""
+def look_at_tree(root: Identity, group: str | None, *, itself: bool = False) -> TreeUse | None:
+    """All below this process, which is a shim and not included unless `itself` is. None: it is gone, or this system does not tell."""
     memory = cgroup.memory_used(group) if group is not None else None
     time_s = cgroup.cpu_s(group) if group is not None else None
     if memory is not None and time_s is not None:
         return TreeUse(memory / MIB, time_s)
-    fields = stat_fields(shim["pid"])
-    if fields is None or int(fields[_START]) != shim["starttime"]:
+    fields = stat_fields(root["pid"])
+    if fields is None or int(fields[_START]) != root["starttime"]:
         return None if time_s is None else TreeUse(None, time_s)
-    known = [found for pid in descendants(shim["pid"]) if (found := stat_fields(pid)) is not None]
+    known = [found for pid in descendants(root["pid"]) if (found := stat_fields(pid)) is not None]
+    known += [fields] if itself else []
     ticks = sum(int(number) for one in known for number in one[_UTIME : _UTIME + 4])
     pages = sum(max(0, int(one[_RSS])) for one in known)
     return TreeUse(pages * _PAGE / MIB, ticks / _TICKS if time_s is None else time_s)

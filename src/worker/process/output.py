@@ -50,8 +50,8 @@ class Capture:
         self._idx = os.open(IDX, flags, 0o600)
         self._large: set[int] = set()
         self._rows: list[tuple[int, int, int, float]] = []
-        self.size = 0
-        self.index_size = 0
+        self.size = os.fstat(self._out).st_size  # more than nothing where another shim began it
+        self.index_size = os.fstat(self._idx).st_size
         self.dropped = 0
         self._last = _NEWLINE
         self.sentinel = Sentinel()
@@ -97,7 +97,7 @@ class Capture:
             return
         whole_lines = bytes(data[: max(0, room)]).rfind(b"\n") + 1
         self._append(stream, data[:whole_lines])
-        self._say(
+        self.say(
             stream,
             f"the log is at its limit of {_megabytes(self._cap)}: "
             f"of what follows the last {_megabytes(self._cap // _TAIL_SHARE)} are kept, and shown here at the end",
@@ -111,9 +111,9 @@ class Capture:
         for stream, count in lost.items():
             self.dropped += count
             if count:
-                self._say(stream, f"{count} bytes of {_NAMES[stream]} were dropped here")
+                self.say(stream, f"{count} bytes of {_NAMES[stream]} were dropped here")
         if not any(lost.values()):
-            self._say(STDOUT, "nothing was dropped")
+            self.say(STDOUT, "nothing was dropped")
         for row, data in tail.pieces():
             self._append(row.stream, memoryview(data), row.at)
             self.dropped += row.length - len(data)
@@ -127,7 +127,7 @@ class Capture:
             self._note(stream, kept, at if at is not None else time.time())
             self._last = data[kept - 1]
 
-    def _say(self, stream: int, text: str) -> None:
+    def say(self, stream: int, text: str) -> None:
         """A line of ours, in the place that it speaks of."""
         line = f"[jobd: {text}]\n".encode()
         if self.size and self._last != _NEWLINE:

@@ -34,7 +34,7 @@ DEFAULT_LOG_CAP = 1 << 30
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
-Ending = Literal["exited", "stopped", "limit", "lease_ended", "launch_failed", "refused"]
+Ending = Literal["exited", "stopped", "limit", "lease_ended", "launch_failed", "refused", "lost"]
 
 
 LimitsRecord = dict[str, float]
@@ -45,6 +45,14 @@ class ReachedRecord(TypedDict):
     code: str
     limit_s: float
     seen_s: float
+
+
+class AdopteeRecord(TypedDict):
+    """A process that runs already, and is no child of the shim."""
+
+    pid: int
+    starttime: int | None  # as whoever named it saw it
+    follow: bool  # only if its output can be followed: its silence is limited
 
 
 class SpecRecord(TypedDict):
@@ -66,6 +74,7 @@ class SpecRecord(TypedDict):
     bell: str  # FIFO of the worker
     cgroup: str | None  # directory to make for the job's processes
     extra: dict[str, Json]  # what the worker wants to find again
+    adopt: NotRequired[AdopteeRecord | None]  # then nothing is run: argv is empty
 
 
 class Identity(TypedDict):

@@ -214,7 +214,7 @@ async def test_shims_run_the_copy_and_not_the_installed_code(closed_room, broken
 
 async def test_a_launch_that_can_make_no_shim_says_why_and_leaves_nothing(closed_room, broken_code):
     code = broken_code(
-        ("shim.py", "        shim = Shim(spec, ", "        raise RuntimeError('planted')\n        shim = Shim(spec, ")
+        ("shim.py", "        shim = kind(spec)(", "        raise RuntimeError('planted')\n        shim = kind(spec)(")
     )
     shims = closed_room.open(code=code)
     with pytest.raises(LaunchError, match="planted"):

@@ -61,7 +61,7 @@ UPDATE jobs SET retry_of = :retry_of WHERE id = :job;
 
 -- name: to_retry
 -- What a retry has to know of a job.
-SELECT jobs.id, jobs.state, jobs.project, jobs.array_id, jobs.array_index, jobs.retried_as, jobs.lease_ttl_ms,
+SELECT jobs.id, jobs.state, jobs.project, jobs.array_id, jobs.array_index, jobs.retried_as, jobs.lease_ttl_ms, jobs.adopted_pid,
   jobs.lost_assignment, specs.json, specs.sources
 FROM jobs JOIN specs ON specs.id = jobs.spec
 WHERE jobs.id = :job;

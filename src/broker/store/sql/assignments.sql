@@ -19,13 +19,17 @@ SELECT * FROM assignments WHERE worker = :worker AND reserved = 1;
 SELECT id, version, state, project, shape, policy, grace_s, preemptible, on_preempt, max_wall_s, scheduling_timeout_s,
   schedule_until, attempt, assignment, losses, restarts, lost_assignment, blocked, dependency_policy, cascaded_by,
   exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at, lease_ttl_ms, gpus, quota_token, prefers, prefers_until,
-  array_id
+  array_id, adopted_pid
 FROM jobs WHERE id IN (SELECT job FROM assignments WHERE worker = :worker AND reserved = 1);
 
 -- name: add_assignment
 -- A job is given to a worker.
-INSERT INTO assignments (job, attempt, worker, worker_name, epoch, state, token, lease_until, answer, cpus, given, reserved, created_at)
-VALUES (:job, :attempt, :worker, :worker_name, :epoch, :state, :token, :lease_until, :answer, :cpus, :given, 1, :created_at)
+INSERT INTO assignments (
+  job, attempt, worker, worker_name, epoch, state, token, lease_until, answer, cpus, given, reserved, created_at, acked_at
+)
+VALUES (
+  :job, :attempt, :worker, :worker_name, :epoch, :state, :token, :lease_until, :answer, :cpus, :given, 1, :created_at, :acked_at
+)
 RETURNING id;
 
 -- name: swap_assignment
@@ -75,8 +79,8 @@ ORDER BY a.attempt DESC
 LIMIT 1;
 
 -- name: redeliver
--- A pending assignment goes out again, in a newer answer.
-UPDATE assignments SET answer = :answer WHERE id = :id AND state = 'pending';
+-- A pending assignment goes out again, in a newer answer; or an adoption that its worker has not heard of.
+UPDATE assignments SET answer = :answer WHERE id = :id AND state IN ('pending', 'acked');
 
 -- name: reserve
 -- Its resources are taken again, or free: the tree is known gone.
