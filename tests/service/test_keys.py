@@ -99,7 +99,7 @@ async def test_a_cancel_that_is_repeated_is_answered_as_it_was_and_cancels_nothi
     first = await bench.client.job_cancel(request)
     later = await bench.submit(project="p")
 
-    again = await bench.client.job_cancel(request)
+    again = await bench.client.job_cancel(request.model_copy(update={"force": True}))
 
     assert (again.repeated, again.jobs, again.counts) == (True, first.jobs, {"cancelled": 1})
     assert (await bench.state(job), await bench.state(later)) == ("cancelled", "queued")

@@ -40,8 +40,9 @@ def of(said: Keyed, caller: Caller, operation: str, project: str, about: int | N
 
 
 def _hash(said: Keyed, about: int | None) -> str:
-    """Of what was said, as it was understood: spelling and order of names don't count, but for the axes of a sweep."""
-    asked = said.model_dump(mode="json", exclude={"idempotency_key"}, exclude_unset=True, exclude_none=True)
+    """Of what was said, as it was understood: spelling and order of names don't count, but for the axes of a sweep; nor
+    does `force`, which confirms what is asked and asks for nothing."""
+    asked = said.model_dump(mode="json", exclude={"idempotency_key", "force"}, exclude_unset=True, exclude_none=True)
     axes = list(asked.get("sweep", ()))
     return hashlib.sha256(json.dumps([asked, axes, about], sort_keys=True).encode()).hexdigest()
 
