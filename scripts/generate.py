@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import get_origin
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -24,8 +25,16 @@ from broker.core.states import ASSIGNMENT_OVER, TABLE, TERMINAL, Cause
 from broker.wire.events import EventType
 from broker.wire.jobs import Conditions
 from broker.wire.problems import ProblemCode
-from broker.wire.projects import Preemption, Project, Quota
-from broker.wire.settings import OTHER_KEYS, BrokerSettings, ClientSettings, Settings, WorkerSettings, is_file_only
+from broker.wire.projects import Preemption, Profile, Project, Quota, Rule
+from broker.wire.settings import (
+    AT_RUN_TIME,
+    OTHER_KEYS,
+    BrokerSettings,
+    ClientSettings,
+    Settings,
+    WorkerSettings,
+    is_file_only,
+)
 from jobd_mcp.cli.faults import Fault
 from jobd_mcp.operations import Operation, operations
 from jobd_mcp.schemas import Schema
@@ -69,11 +78,17 @@ def settings() -> str:
     rows = [[f"`JOBD_{name.upper()}`", meaning] for name, meaning in OTHER_KEYS.items()]
     text += f"### Only in the environment\n\n{table(['Environment', 'Meaning'], rows)}\n"
     tables = [
-        [f"`[{name}{'' if field.annotation is Preemption else '.NAME'}]`", field.description or ""]
+        [f"`{_head(name, field.annotation)}`", field.description or ""]
         for name, field in BrokerSettings.model_fields.items()
         if is_file_only(BrokerSettings, name)
     ]
     return text + f"### Only in jobd.toml\n\n{table(['Table', 'Meaning'], tables)}"
+
+
+def _head(name: str, annotation: object) -> str:
+    if annotation is Preemption:
+        return f"[{name}]"
+    return f"[[{name}]]" if get_origin(annotation) is list else f"[{name}.NAME]"
 
 
 def project_defaults() -> str:
@@ -96,6 +111,19 @@ def quota() -> str:
     return _fields(Quota, list(Quota.model_fields))
 
 
+def profile() -> str:
+    """What a profile can say besides what a project can."""
+    return _fields(Profile, [name for name in Profile.model_fields if name not in Conditions.model_fields])
+
+
+def rule() -> str:
+    return _fields(Rule, list(Rule.model_fields))
+
+
+def at_run_time() -> str:
+    return code(sorted(AT_RUN_TIME)) + "\n"
+
+
 def preemption() -> str:
     return _fields(Preemption, list(Preemption.model_fields))
 
@@ -107,7 +135,7 @@ def _fields(model: type[BaseModel], names: list[str]) -> str:
 
 
 def _shown_default(value: object) -> str:
-    return "" if value is None else f"`{str(value).lower()}`"
+    return "" if value is None or value is PydanticUndefined else f"`{str(value).lower()}`"
 
 
 def events() -> str:
@@ -271,6 +299,9 @@ REGIONS: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "project-defaults": project_defaults,
     "project-own": project_own,
+    "profile": profile,
+    "rule": rule,
+    "at-run-time": at_run_time,
     "quota": quota,
     "preemption": preemption,
     "events": events,

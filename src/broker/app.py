@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import resource
 import secrets
+import signal
 import socket
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -21,19 +22,32 @@ from fastapi import Depends, FastAPI
 
 from broker import places
 from broker.failpoint import failpoint
-from broker.http import auth, fleet, jobs, leases, problems, streams, system, watches
-from broker.logs.files import LogFiles
-from broker.service import dispatch, sweeps
+from broker.http import auth, fleet, jobs, leases, problems, schedules, snapshots, streams, system, watches
+from broker.logs.files import ArtifactFiles, LogFiles
+from broker.service import dispatch, projects, sweeps
 from broker.service.clock import Clock, Jumps, Listening, SystemClock
-from broker.service.context import Broker
+from broker.service.configuration import Configuration, Reread
+from broker.service.context import Broker, Caller
 from broker.service.feed import Feed
 from broker.service.wake import Wake
-from broker.state import DATABASE_NAME, INSTALLATION_NAME, LOGS_NAME, RESTORED_NAME, AlreadyRunning, state_lock
+from broker.snapshots.files import SnapshotFiles
+from broker.state import (
+    ARTIFACTS_NAME,
+    DATABASE_NAME,
+    INSTALLATION_NAME,
+    LOGS_NAME,
+    RESTORED_NAME,
+    SNAPSHOTS_NAME,
+    AlreadyRunning,
+    state_lock,
+)
 from broker.store.contract import Store, StoreUnusable, Tx
 from broker.store.sqlite import Connect, open_sqlite
+from broker.wire.problems import Refused
 from broker.wire.settings import BrokerSettings, ConfigurationError
+from broker.wire.states import Scope
 
-__all__ = ["AlreadyRunning", "StoreUnusable", "state_lock"]  # what can keep a broker from starting
+__all__ = ["AlreadyRunning", "Reread", "StoreUnusable", "state_lock"]  # for those who start a broker
 
 log = structlog.get_logger("broker")
 
@@ -48,6 +62,7 @@ async def open_broker(
     clock: Clock | None = None,
     connect: Connect | None = None,
     timed: Sequence[sweeps.Sweep] = sweeps.SWEEPS,
+    reread: Reread | None = None,
 ) -> AsyncIterator[Broker]:
     """A broker with its store open and its loops running. The caller holds the state directory's lock.
 
@@ -63,17 +78,20 @@ async def open_broker(
         _publish_installation(state, installation)
         broker = Broker(
             store=store,
-            settings=settings,
+            configuration=Configuration(settings, reread),
             clock=clock,
             listening=Listening(clock, listened_ms, most_s=2 * settings.sweep_s + 1, away_ms=away_ms),
             wake=wake,
             feed=Feed(store, wake),
             logs=LogFiles(state / LOGS_NAME),
+            artifacts=ArtifactFiles(state / ARTIFACTS_NAME),
+            snapshots=SnapshotFiles(state / SNAPSHOTS_NAME),
             jumps=Jumps(clock),
             make_secret=lambda: secrets.token_urlsafe(32),
             installation=installation,
             version=importlib.metadata.version("jobd-mcp"),
         )
+        await projects.remember(broker)
         loops = [asyncio.create_task(dispatch.run(broker), name="dispatch")]
         loops.append(asyncio.create_task(broker.feed.run(), name="feed"))
         loops += [asyncio.create_task(sweeps.run(broker, sweep), name=sweep.name) for sweep in timed]
@@ -135,6 +153,8 @@ def create_app(broker: Broker | None) -> FastAPI:
         jobs.router,
         leases.router,
         watches.router,
+        snapshots.router,
+        schedules.router,
         streams.router,
         fleet.router,
         system.router,
@@ -276,6 +296,7 @@ async def run_broker(
     environ: Mapping[str, str],
     extend: Extension | None = None,
     clock: Clock | None = None,
+    reread: Reread | None = None,
 ) -> AsyncIterator[Broker]:
     """A whole broker that answers on its sockets. `extend` may add to the app before it serves.
 
@@ -284,7 +305,7 @@ async def run_broker(
     async with AsyncExitStack() as stack:
         stack.enter_context(state_lock(state))
         failpoint("locked")
-        broker = await stack.enter_async_context(open_broker(settings, state, clock))
+        broker = await stack.enter_async_context(open_broker(settings, state, clock, reread=reread))
         app = create_app(broker)
         listeners = bind(settings, state, environ)
         failpoint("bound")
@@ -299,3 +320,23 @@ async def run_broker(
             "listening", state=str(state), listeners=[str(listener.socket.getsockname()) for listener in listeners]
         )
         yield broker
+
+
+def reload_on_hangup(broker: Broker) -> None:
+    """SIGHUP has the file read again. What comes of it stands in the log, and as an event."""
+    running: set[asyncio.Task[None]] = set()
+
+    async def reload() -> None:
+        try:
+            said = await projects.reload(broker, Caller(actor="SIGHUP", scopes=frozenset({Scope.OPERATOR})))
+        except Refused as refused:
+            log.error("not_reloaded", because=refused.detail)
+        else:
+            log.info("reloaded", changed=said.changed, needs_restart=said.needs_restart)
+
+    def wanted() -> None:
+        task = asyncio.get_running_loop().create_task(reload())
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, wanted)

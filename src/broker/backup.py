@@ -17,6 +17,7 @@ from pathlib import Path
 
 from broker import places
 from broker.state import (
+    ARTIFACTS_NAME,
     DATABASE_FILES,
     DATABASE_NAME,
     LOGS_NAME,
@@ -180,10 +181,11 @@ class _Aside:
 
 
 def _unknown_output(state: Path, known: set[tuple[int, int]]) -> list[Path]:
-    """Files of output that no assignment of the backup has: a number that is given again must not meet them."""
+    """Files of output, and artifacts, that no assignment of the backup has: a number that is given again must not meet them."""
     return [
         file.relative_to(state)
-        for file in sorted((state / LOGS_NAME).glob("*/*/*.*"))
+        for kept in (LOGS_NAME, ARTIFACTS_NAME)
+        for file in sorted((state / kept).glob("*/*/*.*"))
         if _delivery(file) not in known and _delivery(file) is not None
     ]
 
@@ -235,7 +237,9 @@ def _say_backup(done: BackedUp, *, as_json: bool) -> None:
         say(json.dumps(asdict(done)))
         return
     say(f"{done.file}: {done.jobs} jobs, {done.bytes:,} bytes")
-    say("It has all but output: copy logs/ of the state directory beside it, if that is wanted.")
+    say(
+        "It has all but output and artifacts: copy logs/ and artifacts/ of the state directory beside it, if they are wanted."
+    )
 
 
 def _say_restore(done: Restored, *, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from broker.line import Answer, Asks, Broken, Endpoint, Line
 from broker.wire.adoptions import AdoptRequest
 from broker.wire.events import EventList, EventType
 from broker.wire.jobs import (
+    Artifact,
     CancelAnswer,
     CancelRequest,
     Explained,
@@ -36,7 +37,11 @@ from broker.wire.jobs import (
     Waited,
 )
 from broker.wire.leases import Lease, LeaseRequest, LeaseState
+from broker.wire.outcomes import ArtifactList, ArtifactSize, ResultKept
 from broker.wire.problems import Problem, Refused
+from broker.wire.projects import ProjectChange, ProjectEntry, ProjectList, Reloaded
+from broker.wire.schedules import Schedule, ScheduleList, ScheduleRequest
+from broker.wire.snapshots import Snapshot, SnapshotKept
 from broker.wire.states import JobState, Scope
 from broker.wire.system import TokenList, TokenMade, TokenRequest, Whoami
 from broker.wire.watches import Watch, WatchRequest
@@ -57,6 +62,7 @@ M = TypeVar("M", bound=BaseModel)
 Query = Mapping[str, str | int | float | bool | None | Sequence[int]]
 
 ANSWER_S = 30.0
+COPY_S = 600.0
 MARGIN_S = 10.0  # how much longer than it asked to wait a waiting call is given
 
 
@@ -164,6 +170,15 @@ class BrokerClient:
             cursor += len(answer.body)
             yield answer.body
 
+    async def job_artifacts(self, job: int, *, attempt: int | None = None) -> ArtifactList:
+        """The files that a job left, as far as the broker has them."""
+        return await self._call(ArtifactList, "GET", f"/v1/jobs/{job}/artifacts", query={"attempt": attempt})
+
+    async def job_artifact(self, job: int, name: str, *, attempt: int | None = None) -> bytes:
+        """One of them, whole."""
+        path = f"/v1/jobs/{job}/artifacts/{quote(name)}"
+        return (await self._answer("GET", path, query={"attempt": attempt})).body
+
     async def job_cancel(self, request: CancelRequest) -> CancelAnswer:
         return await self._call(CancelAnswer, "POST", "/v1/jobs/cancel", body=request)
 
@@ -241,6 +256,42 @@ class BrokerClient:
     async def lease_release(self, job: int, *, force: bool = False) -> Lease:
         return await self._call(Lease, "DELETE", f"/v1/leases/{job}", query={"force": force})
 
+    # ---- the code of jobs
+
+    async def snapshot_put(self, sha256: str, data: bytes) -> SnapshotKept:
+        """Keep what a job is to run in; named by its own sha256."""
+        headers = {"Content-Type": "application/octet-stream"}
+        path = f"/v1/snapshots/{sha256}"
+        return _parsed(SnapshotKept, await self._answer("PUT", path, headers=headers, content=data, answer_s=COPY_S))
+
+    async def snapshot_get(self, sha256: str) -> bytes:
+        """The same bytes, for a worker."""
+        return (await self._answer("GET", f"/v1/snapshots/{sha256}", answer_s=COPY_S)).body
+
+    async def job_snapshot(self, job: int) -> Snapshot:
+        """The code of a job, with the diff."""
+        return await self._call(Snapshot, "GET", f"/v1/jobs/{job}/snapshot")
+
+    # ---- jobs by the clock
+
+    async def schedule_put(self, name: str, request: ScheduleRequest) -> Schedule:
+        return await self._call(Schedule, "PUT", f"/v1/schedules/{quote(name, safe='')}", body=request)
+
+    async def schedule_list(self) -> ScheduleList:
+        return await self._call(ScheduleList, "GET", "/v1/schedules")
+
+    async def schedule_get(self, name: str) -> Schedule:
+        return await self._call(Schedule, "GET", f"/v1/schedules/{quote(name, safe='')}")
+
+    async def schedule_pause(self, name: str) -> Schedule:
+        return await self._call(Schedule, "POST", f"/v1/schedules/{quote(name, safe='')}/pause")
+
+    async def schedule_resume(self, name: str) -> Schedule:
+        return await self._call(Schedule, "POST", f"/v1/schedules/{quote(name, safe='')}/resume")
+
+    async def schedule_remove(self, name: str) -> ScheduleList:
+        return await self._call(ScheduleList, "DELETE", f"/v1/schedules/{quote(name, safe='')}")
+
     # ---- waits that are kept
 
     async def watch_create(self, request: WatchRequest) -> Watch:
@@ -265,6 +316,19 @@ class BrokerClient:
 
     async def token_revoke(self, name: str) -> TokenList:
         return await self._call(TokenList, "DELETE", f"/v1/tokens/{quote(name, safe='')}")
+
+    # ---- projects and settings
+
+    async def project_list(self) -> ProjectList:
+        return await self._call(ProjectList, "GET", "/v1/projects")
+
+    async def project_set(self, name: str, values: Mapping[str, Any]) -> ProjectEntry:
+        """Null takes a change back."""
+        body = ProjectChange(values=dict(values))
+        return await self._call(ProjectEntry, "PUT", f"/v1/projects/{quote(name, safe='')}", body=body)
+
+    async def reload(self) -> Reloaded:
+        return await self._call(Reloaded, "POST", "/v1/reload")
 
     # ---- what workers say
 
@@ -300,15 +364,44 @@ class BrokerClient:
             "PUT",
             f"/v1/jobs/{job}/assignments/{attempt}/log",
             query={"offset": offset, "stream": stream, "crc32": zlib.crc32(data), "end": end},
-            headers={
-                "X-Jobd-Worker": worker_id,
-                "X-Jobd-Epoch": str(epoch),
-                "X-Jobd-Token": token,
-                "Content-Type": "application/octet-stream",
-            },
+            headers=_holder(worker_id, token, epoch),
             content=data,
         )
         return _parsed(LogSize, answer)
+
+    async def put_result(
+        self, worker_id: str, job: int, attempt: int, token: str, epoch: int, data: bytes
+    ) -> ResultKept:
+        """What came out of a delivery, as JSON. A repeat changes nothing."""
+        path = f"/v1/jobs/{job}/assignments/{attempt}/result"
+        answer = await self._answer("PUT", path, headers=_holder(worker_id, token, epoch), content=data)
+        return _parsed(ResultKept, answer)
+
+    async def put_artifact(
+        self,
+        worker_id: str,
+        job: int,
+        attempt: int,
+        token: str,
+        epoch: int,
+        artifact: Artifact,
+        offset: int,
+        data: bytes,
+    ) -> ArtifactSize:
+        """Bytes of an artifact at `offset`. The answered size is the only cursor."""
+        answer = await self._answer(
+            "PUT",
+            f"/v1/jobs/{job}/assignments/{attempt}/artifacts/{quote(artifact.name)}",
+            query={
+                "offset": offset,
+                "crc32": zlib.crc32(data),
+                "size": artifact.size,
+                "sha256": artifact.sha256,
+            },
+            headers=_holder(worker_id, token, epoch),
+            content=data,
+        )
+        return _parsed(ArtifactSize, answer)
 
     # ---- one way to ask
 
@@ -346,6 +439,16 @@ class BrokerClient:
         if answer.status >= 400:
             raise _refusal(answer)
         return answer
+
+
+def _holder(worker_id: str, token: str, epoch: int) -> dict[str, str]:
+    """By which right bytes are sent."""
+    return {
+        "X-Jobd-Worker": worker_id,
+        "X-Jobd-Epoch": str(epoch),
+        "X-Jobd-Token": token,
+        "Content-Type": "application/octet-stream",
+    }
 
 
 def _query_string(query: Query) -> str:

@@ -16,6 +16,8 @@ DATABASE_FILES = (DATABASE_NAME, f"{DATABASE_NAME}-wal", f"{DATABASE_NAME}-shm")
 RESTORED_NAME = f"{DATABASE_NAME}-restored"
 """The database of a restore that has yet to take its place: while it is there, no broker starts."""
 LOGS_NAME = "logs"
+ARTIFACTS_NAME = "artifacts"
+SNAPSHOTS_NAME = "snapshots"
 REPLACED_NAME = "replaced"
 INSTALLATION_NAME = "installation"
 

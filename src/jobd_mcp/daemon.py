@@ -49,17 +49,24 @@ def _number(flags: list[str], name: str) -> int | None:
 def run(*, with_worker: bool, successor_of: int | None = None) -> int:
     """A broker in this process, until SIGTERM or SIGINT; the exit code. `job broker` calls this too."""
     from broker import places
-    from broker.wire.settings import BrokerSettings, ConfigurationError, load
+    from broker.wire.settings import ConfigurationError
     from jobd_mcp.local import LocalError
 
     try:
-        text = places.config_text(os.environ)
-        settings = load(BrokerSettings, os.environ, text, str(places.config_file(os.environ)))
+        settings = _settings()
         state = places.state_dir(settings.state_dir, os.environ)
         return _run(settings, state, with_worker=with_worker, successor_of=successor_of)
     except (ConfigurationError, LocalError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILED
+
+
+def _settings() -> BrokerSettings:
+    """As the file and the environment say them now."""
+    from broker import places
+    from broker.wire.settings import BrokerSettings, load
+
+    return load(BrokerSettings, os.environ, places.config_text(os.environ), str(places.config_file(os.environ)))
 
 
 def _run(settings: BrokerSettings, state: Path, *, with_worker: bool, successor_of: int | None) -> int:
@@ -113,6 +120,7 @@ async def _until_told(settings: BrokerSettings, state: Path, *, with_worker: boo
     import gc
     import signal
 
+    from broker.app import reload_on_hangup
     from jobd_mcp.local import setting
     from jobd_mcp.serve import serving
     from jobd_mcp.supervision import SupervisedWorker
@@ -122,7 +130,8 @@ async def _until_told(settings: BrokerSettings, state: Path, *, with_worker: boo
         asyncio.get_running_loop().add_signal_handler(signal_, told.set)
     name = setting(os.environ, "worker_name")
     home = state / "workers" / name if name else state / "worker"
-    async with serving(settings, state, dict(os.environ), restarts_worker=with_worker):
+    async with serving(settings, state, dict(os.environ), restarts_worker=with_worker, reread=_settings) as broker:
+        reload_on_hangup(broker)
         gc.freeze()  # modules, routes and models live as long as the process: to look through them stops all for 0.1 s
         worker = SupervisedWorker(_worker_environment(state), state / "worker.log", home) if with_worker else None
         if worker is not None:

@@ -112,10 +112,17 @@ def object_root(schema: Schema, what: str) -> Schema:
     return schema
 
 
+WRITTEN_BY_A_JOB = "result"
+
+
 def without_nulls(value: Json) -> Json:
-    """`value` with every null member left out, at any depth. Nulls inside lists stay."""
+    """`value` with every null member left out, at any depth. Nulls inside lists stay, and those that a job wrote."""
     if isinstance(value, dict):
-        return {key: without_nulls(member) for key, member in value.items() if member is not None}
+        return {
+            key: member if key == WRITTEN_BY_A_JOB else without_nulls(member)
+            for key, member in value.items()
+            if member is not None
+        }
     if isinstance(value, list):
         return [without_nulls(member) for member in value]
     return value

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from broker import places
-from broker.app import bind_unix, run_broker
+from broker.app import Reread, bind_unix, run_broker
 from broker.http import auth
 from broker.service.context import Broker, Caller
 from broker.wire import states as wire
@@ -37,6 +37,7 @@ async def serving(
     environ: Mapping[str, str],
     *,
     restarts_worker: bool = False,
+    reread: Reread | None = None,
     pace: Pace = USUAL,
 ) -> AsyncIterator[Broker]:
     """A whole broker, with MCP over HTTP and on its private socket. Raises what `run_broker` raises."""
@@ -48,7 +49,7 @@ async def serving(
         endpoints.append(McpEndpoint(app, broker, pace))
         yield
 
-    async with run_broker(settings, state, environ, extend) as broker:
+    async with run_broker(settings, state, environ, extend, reread=reread) as broker:
         _, mcp_socket = places.sockets(state, environ)
         # Entered last, so closed first: open MCP streams would hold up the end of the HTTP servers.
         async with endpoints[0].open(mcp_socket):

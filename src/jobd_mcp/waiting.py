@@ -88,7 +88,14 @@ async def _states(ask: Ask, arguments: Mapping[str, Json]) -> str:
 async def _state(ask: Ask, job: Json) -> str:
     answer = _answered(await ask("job_get", {"job": job}))
     worker = f" on {answer['worker']}" if answer.get("state") == "running" and "worker" in answer else ""
-    return f"{job} {answer.get('state', 'unknown')}{worker}"
+    return f"{job} {answer.get('state', 'unknown')}{worker}{_how_far(as_object(answer.get('progress')))}"
+
+
+def _how_far(progress: Mapping[str, Json]) -> str:
+    fraction, message = progress.get("fraction"), progress.get("message")
+    if not isinstance(fraction, int | float):
+        return ""
+    return f", {int(fraction * 100 + 1e-9)} %" + (f" ({message})" if isinstance(message, str) else "")
 
 
 async def _array_states(ask: Ask, array: Json) -> str:

@@ -29,7 +29,7 @@ class Admitted:
 
     argv: list[str]
     cwd: Path | None
-    """None: the scratch directory."""
+    """None: the scratch directory, or a copy in it."""
     tools: Path | None
     """Directory of the venv or conda environment."""
 
@@ -108,12 +108,13 @@ def _look(spec: JobSpec, ground: Ground) -> Admitted:
     if not has_room(ground.state):
         raise Refusal("disk_full", f"less than {LEAST_FREE_MB:g} MiB are free under {ground.state} on {ground.host}")
     home = ground.login.get("HOME", "/")
-    cwd = _directory(expanded(spec.cwd, home), ground.host) if spec.cwd is not None else None
+    said = expanded(spec.cwd, home) if spec.cwd is not None else None
+    cwd = _directory(said, ground.host) if said is not None and spec.copied is None else None
     try:
         argv = program(spec)
     except NoShell as error:
         raise Refusal("launcher_failed", f"{error} on {ground.host}") from None
-    return Admitted(argv, cwd, _tools(spec, ground, cwd or Path(home)))
+    return Admitted(argv, cwd, _tools(spec, ground, said or Path(home)))
 
 
 def _directory(path: Path, host: str) -> Path:

@@ -18,11 +18,13 @@ import structlog
 
 from broker.wire.machines import Gpu
 from broker.wire.workers import Delivery, Held, Registration, Stop, Verdict
-from worker import exchange, spool
+from worker import exchange, parcels, spool
 from worker.admission import Ground, has_room
 from worker.assignment import Assignment, Desk
+from worker.copies import Copies
 from worker.exchange import Exchange, MustEnd
 from worker.home import Home
+from worker.parcels import Parcels
 from worker.patience import OutOfPatience, within
 from worker.probe.devices import Tree
 from worker.probe.trees import TreeUse
@@ -42,8 +44,10 @@ EXIT_OK = 0
 EXIT_MUST_END = 3
 
 
-class Broker(exchange.Broker, spool.Broker, Protocol):
+class Broker(exchange.Broker, spool.Broker, parcels.Broker, Protocol):
     """The broker as a worker speaks with it: `broker.client.BrokerClient` is one."""
+
+    async def snapshot_get(self, sha256: str, /) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Setup:
     linger_s: float
     log_cap: int
     on_term: Literal["leave", "finish", "checkpoint"] = "leave"
+    copies_bytes: int = 1 << 30
 
 
 class Agent:
@@ -81,9 +86,11 @@ class Agent:
             shims,
             self._exchange,
             self._spool,
+            Parcels(broker, home.worker_id, home.epoch, self._exchange.superseded),
             setup.checkpoints,
             setup.linger_s,
             setup.log_cap,
+            Copies(home.directory / "copies", broker.snapshot_get, setup.copies_bytes, setup.ground.host),
             watch,
         )
         self._short_of_room = False
@@ -180,7 +187,7 @@ class Agent:
         found = self._shims.found()
         for shim in found:
             self._begin(Assignment.resumed(self._desk, shim))
-        self._home.remove_scratch_except(shim.name for shim in found)
+        self._home.remove_rooms_except(shim.name for shim in found)
         if found:
             log.info("found what an earlier start left", assignments=[shim.name for shim in found])
 

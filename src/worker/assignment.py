@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never
 
@@ -17,8 +17,9 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from broker.wire.jobs import JobSpec
+from broker.wire.jobs import JobSpec, Progress
 from broker.wire.machines import Gpu
+from broker.wire.outcomes import OutcomeLimits
 from broker.wire.states import LimitCode, OnWorkerLost
 from broker.wire.workers import (
     Ack,
@@ -36,10 +37,13 @@ from broker.wire.workers import (
 )
 from worker.admission import Admitted, Ground, Refusal, admit, look_at_given
 from worker.backoff import Backoff
+from worker.copies import Copies
 from worker.environment import Identity, Places, environment
 from worker.exchange import Exchange
 from worker.home import Home
 from worker.meter import Meter
+from worker.outbox import Collected, Outbox
+from worker.parcels import Parcels, Sender
 from worker.probe.devices import Tree
 from worker.probe.trees import TreeUse
 from worker.probe.watch import Watch
@@ -60,6 +64,7 @@ LATE_GO_S = 1.0
 
 
 _LONGEST_LEFT = 200  # characters of it in a list
+COPY = "copy"
 USAGE = "usage"
 """The file in an assignment's directory that keeps what its meter has seen."""
 START_TOLD_S = 0.02
@@ -84,9 +89,11 @@ class Desk:
     shims: Shims
     exchange: Exchange
     spool: Spool
+    parcels: Parcels
     checkpoints: Path
     linger_s: float
     log_cap: int
+    copies: Copies
     watch: Watch | None = None
 
     def registered(self) -> Registered:
@@ -104,6 +111,9 @@ class Assignment:
         self.stopping: Stop | None = None
         self.kill_failed: str | None = None
         self._checkpoints = 0  # how often the shim has noted one
+        self._outbox = Outbox(desk.home.outbox(f"{job}.{attempt}"))
+        self._progress: Progress | None = None
+        self._progress_boot_s = 0.0  # when it was looked at last
         self.final: Final | None = None
         self.accepted = False  # the broker has the final report
         self.stale = False  # the broker wants none of it
@@ -169,7 +179,21 @@ class Assignment:
             kill_failed=self.kill_failed,
             peak=self._meter.told if tells else None,
             checkpoints=self._shim.checkpoints() if tells and self._checkpoints and self._shim is not None else None,
+            progress=self._how_far() if self.measurable is not None and self._outcomes is not None else None,
         )
+
+    def _how_far(self) -> Progress | None:
+        """Looked at no more than once a heartbeat or so, however often lists are sent: a line is no message."""
+        if boot_s() - self._progress_boot_s >= self._desk.exchange.heartbeat_s / 2:
+            self._progress_boot_s = boot_s()
+            self._progress = self._outbox.how_far()
+        return self._progress
+
+    @property
+    def _outcomes(self) -> OutcomeLimits | None:
+        """How much the broker keeps of what jobs leave; None: it knows nothing of that, and refuses the words."""
+        registered = self._desk.exchange.registered
+        return registered.outcomes if registered is not None else None
 
     @property
     def _is_observed(self) -> bool:
@@ -321,7 +345,15 @@ class Assignment:
         admitted = await admit(self._delivery.spec, self._desk.ground)
         if self._delivery.given is not None:
             await look_at_given(self._delivery.given, self._desk.watch, self._desk.ground.host)
+        if self._delivery.spec.copied is not None:
+            return replace(admitted, cwd=await self._copied(self._delivery.spec.copied))
         return admitted
+
+    async def _copied(self, sha256: str) -> Path:
+        """The directory of a job that runs in a copy of its own. Raises Refusal."""
+        target = self._desk.home.scratch(f"{self.job}.{self.attempt}") / COPY
+        await self._desk.copies.into(sha256, target)
+        return target
 
     def _launch(self, admitted: Admitted) -> Shim:
         """A shim that is being prepared; its records are there. Nothing is executed yet. Raises Refusal."""
@@ -389,7 +421,8 @@ class Assignment:
         checkpoints = self._desk.checkpoints / self._desk.registered().installation[:12] / str(self.job)
         scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
         checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return Places(scratch, checkpoints, admitted.cwd or scratch)
+        self._outbox.make()
+        return Places(scratch, checkpoints, admitted.cwd or scratch, self._outbox)
 
     async def _release(self, shim: Shim) -> None:
         """Let it execute, by an accepted ack for this very shim and only while that lease holds; else close it.
@@ -518,10 +551,26 @@ class Assignment:
             return final
         return final.model_copy(update={"peak": self._meter.at_the_end(final), "checkpoints": self._shim.checkpoints()})
 
+    async def _collected(self) -> Collected:
+        """What it left, if anything ran, for a broker that keeps it."""
+        if self._shim is None or self._outcomes is None or self._outbox.is_empty():
+            return Collected()
+        return await anyio.to_thread.run_sync(self._outbox.collect, self._outcomes)
+
+    def _with_left(self, final: Final, left: Collected) -> Final:
+        """What is to come of it, and how far it got."""
+        if self._shim is None or self._outcomes is None:
+            return final
+        return final.model_copy(update={"left": left.left, "progress": self._outbox.how_far(at_the_end=True)})
+
     async def _report(self, final: Final) -> None:
         """Say how it ended until the broker has taken it, and the output to its last byte."""
         failpoint("end_read")
-        final = self._with_usage(final)
+        await self._desk.exchange.introduced()
+        left = await self._collected()
+        final = self._with_left(self._with_usage(final), left)
+        sender = Sender(self.job, self.attempt, self.token)
+        has_result = left.result is None or await self._desk.parcels.result(sender, left.result)
         self.final, self.phase = final, Phase.ENDED
         finish = Finish(kind="finish", job=self.job, attempt=self.attempt, token=self.token, final=final)
         while not (self.accepted or self.stale):
@@ -532,6 +581,7 @@ class Assignment:
         if self._shim is not None and not self.stale:
             fate = await self._desk.spool.settled(self.key, final.final_size, final.final_index_size)
             self._log.info("ended", outcome=final.outcome.value, exit_code=final.exit_code, log=fate.value)
+            await self._desk.parcels.rest(sender, self._outbox, left, with_result=not has_result)
 
     async def _clear(self) -> None:
         """Remove what was kept for the report. The tree is gone; the checkpoints stay."""
@@ -542,7 +592,7 @@ class Assignment:
     def _remove(self) -> None:
         if self._shim is not None:
             self._shim.remove()
-        self._desk.home.remove_scratch(f"{self.job}.{self.attempt}")
+        self._desk.home.remove_rooms(f"{self.job}.{self.attempt}")
 
     # Waiting.
 

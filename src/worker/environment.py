@@ -21,6 +21,7 @@ from pathlib import Path
 
 from broker.places import KFD, visible_devices
 from broker.wire.jobs import JobSpec
+from worker.outbox import Outbox
 
 LOGIN_LIMIT_S = 5.0
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -68,6 +69,8 @@ class Places:
     checkpoints: Path
     cwd: Path
     """Where the process starts: the one asked for, else the scratch directory."""
+    outbox: Outbox
+    """Where it leaves what its submitter is to have."""
     kfd: Path = KFD
     """Where AMD's devices are reached, if there are any."""
 
@@ -143,6 +146,9 @@ def environment(
         "JOBD_JOB_DIR": str(places.scratch),
         "JOBD_CHECKPOINT_DIR": str(places.checkpoints),
         "JOBD_CHECKPOINT_GRACE_S": f"{spec.checkpoint_grace_s:g}",
+        "JOBD_RESULT_FILE": str(places.outbox.result),
+        "JOBD_PROGRESS_FILE": str(places.outbox.progress),
+        "JOBD_ARTIFACTS_DIR": str(places.outbox.artifacts),
     }
     env |= visible_devices(who.gpus, rocm=places.kfd.exists())
     if who.array_index is not None:

@@ -86,6 +86,7 @@ class Exchange:
         self._ended: MustEnd | None = None
         self._parked = anyio.CancelScope()
         self.registered: Registered | None = None
+        self._introduced = asyncio.Event()
         self.on_reachable: Callable[[], None] = lambda: None
         self.facts: Callable[[], Facts | None] = lambda: None
         self._told_facts = 0
@@ -144,8 +145,13 @@ class Exchange:
             except Unreachable as error:
                 await self._pause(backoff, "the broker is not reachable", str(error))
             else:
+                self._introduced.set()
                 log.info("registered", worker=self.registered.worker, epoch=self.registered.epoch)
                 return self.registered
+
+    async def introduced(self) -> None:
+        """Until a broker has said what it takes. What ended while nobody looked is found before that."""
+        await self._introduced.wait()
 
     async def report_forever(self) -> None:
         """One report after the other: at once when there is news, else a heartbeat. Raises MustEnd."""

@@ -62,20 +62,30 @@ class Home:
         """The scratch directory of an assignment such as `42.1`; removed with it."""
         return self.directory / "scratch" / key
 
-    def remove_scratch(self, key: str) -> None:
-        """Remove it whole, also where the job took away its own rights to write; links are not followed."""
-        with contextlib.suppress(OSError):
-            self.scratch(key).rmdir()  # most jobs leave nothing there
-            return
-        shutil.rmtree(self.scratch(key), onerror=_with_rights)
+    def outbox(self, key: str) -> Path:
+        """Where it leaves what its submitter is to have; removed with it, once the broker has all."""
+        return self.directory / "outbox" / key
 
-    def remove_scratch_except(self, keys: Iterable[str]) -> None:
-        """What a crash left between the end of an assignment and the removal of its directory."""
+    def remove_rooms(self, key: str) -> None:
+        """Remove both whole, also where the job took away its own rights to write; links are not followed."""
+        with contextlib.suppress(OSError):
+            (self.outbox(key) / "artifacts").rmdir()
+        for room in (self.scratch(key), self.outbox(key)):
+            try:
+                room.rmdir()  # most jobs leave nothing there
+            except FileNotFoundError:
+                continue
+            except OSError:
+                shutil.rmtree(room, onerror=_with_rights)
+
+    def remove_rooms_except(self, keys: Iterable[str]) -> None:
+        """What a crash left between the end of an assignment and the removal of its directories."""
         kept = set(keys)
-        with contextlib.suppress(FileNotFoundError):
-            for entry in os.scandir(self.directory / "scratch"):
-                if entry.name not in kept:
-                    self.remove_scratch(entry.name)
+        for rooms in ("scratch", "outbox"):
+            with contextlib.suppress(FileNotFoundError):
+                for entry in os.scandir(self.directory / rooms):
+                    if entry.name not in kept:
+                        self.remove_rooms(entry.name)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -97,7 +97,8 @@ async def _work(settings: WorkerSettings, url: str, token: str | None, home: Hom
     watch = Watch(GpuProbe(os.environ, Patience.of(settings.probe_s)), home.directory, settings.probe_s)
     async with BrokerClient(url, token) as broker:
         log_cap = int(settings.log_cap_mb * (1 << 20))
-        setup = Setup(registration, ground, checkpoints, settings.linger_s, log_cap, settings.on_term)
+        copies = int(settings.snapshot_cache_mb * (1 << 20))
+        setup = Setup(registration, ground, checkpoints, settings.linger_s, log_cap, settings.on_term, copies)
         return await Agent(home, shims, broker, setup, watch).run()
 
 

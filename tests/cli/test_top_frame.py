@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobd_mcp.cli import cells
+from jobd_mcp.cli.rendering import bar
 from jobd_mcp.cli.top_feed import Snapshot
-from jobd_mcp.cli.top_frame import Now, Size, as_text, bar, frame
+from jobd_mcp.cli.top_frame import Now, Size, as_text, frame
 
 AT = "2026-01-02T03:04:05+00:00"
 NOW = Now(100.0, datetime(2026, 1, 2, 3, 5, 0, tzinfo=UTC))
@@ -30,6 +31,7 @@ def jobs(draw: st.DrawFn) -> dict[str, object]:
         "created_at": draw(st.sampled_from([None, AT])),
         "stopping": draw(st.sampled_from([None, {"by": "x", "why": "y", "grace_s": 1}])),
         "waiting": waiting,
+        "progress": draw(st.none() | st.fixed_dictionaries({"fraction": st.floats(0, 1)}, optional={"message": names})),
     }
     return {name: value for name, value in known.items() if value is not None}
 
@@ -93,6 +95,13 @@ def test_times_go_on_between_two_looks_and_stand_still_while_the_broker_is_away(
     shown = "\n".join(map(as_text, frame(away, Size(80, 24), NOW)))
     assert "1:00" in shown
     assert "reconnecting; last heard 5.0 s ago: no broker is running" in shown
+
+
+def test_a_job_that_says_how_far_it_is_has_a_bar() -> None:
+    job = {"id": 1, "state": "running", "progress": {"fraction": 0.42, "message": "epoch 3\x1b[2J"}}
+    shown = Snapshot("1", "here", (), (job,), {"running": 1}, (), 1, 95.0)
+    drawn = "\n".join(map(as_text, frame(shown, Size(100, 24), NOW, plain_bars=True)))
+    assert "####...... 42 % epoch 3 [2J" in drawn
 
 
 def test_a_bar_is_full_only_if_all_is_used_and_empty_only_if_nothing_is() -> None:

@@ -62,7 +62,7 @@ def test_every_event_setting_and_code_is_documented_with_a_meaning() -> None:
         assert f"`{code}`" in reference
     for key, meaning in known_keys().items():
         assert meaning, f"the setting {key} says nothing"
-        assert f"`JOBD_{key.upper()}`" in configuration or re.search(rf"`\[{key}(\.NAME)?\]`", configuration)
+        assert f"`JOBD_{key.upper()}`" in configuration or re.search(rf"`\[\[?{key}(\.NAME)?\]\]?`", configuration)
 
 
 def test_a_requirement_outside_the_lock_is_found() -> None:

@@ -19,6 +19,7 @@ from jobd_mcp.cli.commands import job
 from jobd_mcp.cli.faults import Fault
 from support.scripts import ROOT, script
 from worker.environment import Identity, Places, environment
+from worker.outbox import Outbox
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "examples" / "README.md"]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -101,7 +102,7 @@ def test_files_of_the_source_that_are_named_exist(page: Path) -> None:
 @on_each_page
 def test_settings_and_variables_that_are_named_exist(page: Path, tmp_path: Path) -> None:
     spec = JobSpec(argv=["true"], count=2)
-    places = Places(tmp_path, tmp_path, tmp_path)
+    places = Places(tmp_path, tmp_path, tmp_path, Outbox(tmp_path))
     of_jobs = environment({}, spec, Identity(1, 1, 0, array_index=0), places, None)
     settings = {f"JOBD_{key.upper()}" for key in known_keys().keys() | FOREIGN_KEYS}
     named = set(re.findall(r"\bJOBD_[A-Z_]*[A-Z]\b", page.read_text()))

@@ -9,7 +9,7 @@ import pytest
 from support.installation import Installation
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 def test_a_job_that_failed_is_retried_with_a_change_and_completes(up: Installation, tmp_path: Path) -> None:
     old = up.good("submit", "--json", "--env", "CODE=3", "exit $CODE").json()["id"]
     assert up.job("wait", str(old)).code == 3
@@ -39,7 +39,7 @@ def test_the_failed_members_of_an_array_are_retried_with_their_index(up: Install
     assert up.good("logs", "--raw", str(again["array"] + 1)).out == b"2 2\n"
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 @pytest.mark.trial("B38")
 def test_a_submit_that_is_repeated_under_its_key_runs_once_also_after_a_restart(
     up: Installation, tmp_path: Path

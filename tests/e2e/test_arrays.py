@@ -83,7 +83,7 @@ def test_a_line_for_each_job_and_none_is_submitted_if_one_is_wrong(up: Installat
     jobs.write_text('{"command": "exit 0"}\n\n{"argv": ["sh", "-c", "exit 3"], "name": "three"}\n')
     assert up.job("submit", "--wait", "--file", str(jobs), "--name", "all").code == 3
     listed = json.loads(up.good("list", "--json", "--limit", "2").out)
-    assert [job["name"] for job in listed["jobs"]] == ["three", "all"]
+    assert [job["name"] for job in listed["jobs"]] == ["all", "all"]  # the command line wins over the file
 
     jobs.write_text('{"command": "true"}\n\n{"command": "true", "max_paralel": 3}\n')
     refused = up.job("submit", "--file", str(jobs))

@@ -19,7 +19,7 @@ from broker.wire.settings import ConfigurationError
 from broker.wire.states import Scope
 from support.scripted_worker import ScriptedWorker
 
-WAYS = {"job": "1", "attempt": "1", "worker": "0" * 32, "name": "x", "watch": "0" * 32}
+WAYS = {"job": "1", "attempt": "1", "worker": "0" * 32, "name": "x", "watch": "0" * 32, "sha256": "0" * 64}
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def doors() -> Iterator[Door]:
         assert declared is not None, context
         for method in context.methods or ():
             if method != "HEAD":
-                yield Door(method, context.path.format(**WAYS), declared["scope"])
+                yield Door(method, context.path.replace(":path}", "}").format(**WAYS), declared["scope"])
 
 
 DOORS = sorted(doors(), key=str)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from broker.core.storage import StorageFailed, StorageFull
-from broker.logs.files import Appended, Gap, LogFiles
+from broker.logs.files import Appended, Gap, LogFiles, _name
 from support.requirements import require
 
 
@@ -201,7 +201,7 @@ class TailOverwrite(LogFiles):
     def append(self, job, attempt, part, offset, data):
         size = self.size(job, attempt)
         if offset < size:
-            with self._file(job, attempt, part, os.O_RDWR) as file:
+            with self._file(job, _name(attempt, part), os.O_RDWR) as file:
                 os.ftruncate(file, offset)
         return super().append(job, attempt, part, offset, data)
 
@@ -268,7 +268,7 @@ def machine(make: Callable[[Path], LogFiles], root: Path) -> type[RuleBasedState
         def the_broker_is_killed_in_mid_write(self, kept: int) -> None:
             size = self.files.size(self.job, 1)
             torn = self.source[size : size + kept]
-            with self.files._file(self.job, 1, "log", os.O_RDWR | os.O_CREAT) as file:
+            with self.files._file(self.job, "1.log", os.O_RDWR | os.O_CREAT) as file:
                 os.pwrite(file, torn, size)
             self.files = make(root)
 

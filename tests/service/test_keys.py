@@ -20,7 +20,7 @@ async def submit(bench, key: str | None, **fields: Any):
     return await bench.client.job_submit(Submission.model_validate({**said, "idempotency_key": key}))
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 @pytest.mark.trial("B38")
 @pytest.mark.parametrize("fields", [{}, {"count": 3}, {"sweep": {"a": [1, 2]}}])
 async def test_the_same_under_one_key_is_one_job_for_all_who_ask_and_says_so(bench, fields: dict[str, object]) -> None:
@@ -33,7 +33,7 @@ async def test_the_same_under_one_key_is_one_job_for_all_who_ask_and_says_so(ben
     assert len((await bench.client.job_events()).events) == 1
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 @pytest.mark.trial("B38")
 async def test_a_key_stands_for_one_request_and_the_refusal_names_its_job(bench) -> None:
     made = await submit(bench, "k", command="make")
@@ -62,7 +62,7 @@ async def test_projects_and_operations_have_keys_of_their_own(bench) -> None:
     assert first.id != second.id
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 async def test_whoever_uses_the_key_of_another_gets_a_job_of_its_own(bench) -> None:
     said = Submission(command="true", idempotency_key="k")
     anna, berta = (Caller(name, frozenset({Scope.SUBMIT})) for name in ("anna", "berta"))
@@ -105,7 +105,7 @@ async def test_a_cancel_that_is_repeated_is_answered_as_it_was_and_cancels_nothi
     assert (await bench.state(job), await bench.state(later)) == ("cancelled", "queued")
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 async def test_a_key_is_known_for_its_time_and_then_forgotten(make_bench) -> None:
     bench = await make_bench(keep_keys_s=100)
     first = await submit(bench, "k")

@@ -34,7 +34,7 @@ async def failed(bench, **fields: object) -> int:
     return job
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 async def test_a_retry_is_a_new_job_with_the_specification_as_it_was_asked_for_and_each_names_the_other(bench) -> None:
     old = await failed(bench, command="train", name="t", labels={"a": "b"}, priority=3)
 
@@ -126,7 +126,7 @@ async def test_an_adopted_process_is_not_retried(bench) -> None:
     assert (await refused(bench, adopted)).code is ProblemCode.NOT_RETRYABLE
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 async def test_a_retried_orphan_does_not_come_back_and_its_process_is_told_to_stop(bench) -> None:
     old = await bench.submit(on_worker_lost="orphan")
     worker = await bench.registered()
@@ -143,7 +143,7 @@ async def test_a_retried_orphan_does_not_come_back_and_its_process_is_told_to_st
     assert (await bench.client.job_get(old)).retried_as == said.id
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 async def test_a_retried_child_is_not_queued_again_when_its_parent_comes_back(bench) -> None:
     parent = await bench.submit(on_worker_lost="orphan")
     child = await bench.submit(depends_on=[parent], dependency_policy="success")
@@ -201,7 +201,7 @@ async def ended_array(bench, **fields: object) -> int:
     return array
 
 
-@pytest.mark.guarantee("G44")
+@pytest.mark.guarantee("G50")
 async def test_of_an_array_its_failed_members_are_retried_as_an_array_with_their_indexes(bench) -> None:
     old = await ended_array(bench, max_parallel=5)
 
@@ -261,7 +261,7 @@ async def test_member_by_member_goes_on_with_those_that_were_retried(bench) -> N
 # ---- keys
 
 
-@pytest.mark.guarantee("G45")
+@pytest.mark.guarantee("G51")
 async def test_a_retry_with_a_key_is_done_once_and_another_under_that_key_is_refused(bench) -> None:
     old, other = await failed(bench), await failed(bench)
 

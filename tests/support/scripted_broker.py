@@ -4,10 +4,13 @@ that a real broker can't be brought to show at will: late, lost and doubled answ
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from broker.wire.jobs import Artifact
+from broker.wire.outcomes import ArtifactSize, ResultKept
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.workers import (
     Delivery,
@@ -46,6 +49,11 @@ def no_fault(job: int, stream: StreamName, offset: int) -> None:
     """Lets every chunk pass."""
 
 
+async def nothing_there(sha256: str) -> bytes:
+    """Has no snapshot."""
+    raise Refused(ProblemCode.UNKNOWN_SNAPSHOT, f"there is no snapshot {sha256}")
+
+
 @dataclass
 class ScriptedBroker:
     """Answers as told, and keeps what it got."""
@@ -53,12 +61,15 @@ class ScriptedBroker:
     registered: Registered = REGISTERED
     on_report: Callable[[Report], Awaitable[ReportAnswer]] = accept_all
     on_poll: Callable[[Poll], Awaitable[PollAnswer]] | None = None
+    on_fetch: Callable[[str], Awaitable[bytes]] = nothing_there
     before_append: Callable[[int, StreamName, int], None] = no_fault
     after_append: Callable[[int, StreamName, int], None] = no_fault
     durable_lag: int = 0
     append_s: float = 0.0
+    register_s: float = 0.0
 
     reports: list[Report] = field(default_factory=list)
+    fetched: list[str] = field(default_factory=list)
     polls: list[Poll] = field(default_factory=list)
     registrations: list[Registration] = field(default_factory=list)
     chunks: list[tuple[int, StreamName, int, int]] = field(default_factory=list)
@@ -68,6 +79,12 @@ class ScriptedBroker:
     most_polls_at_once: int = 0
     reports_at_once: int = 0
     most_reports_at_once: int = 0
+    before_result: Callable[[int], None] = lambda job: None
+    before_piece: Callable[[str, int], None] = lambda name, offset: None
+    after_piece: Callable[[str, int], None] = lambda name, offset: None
+    results: dict[int, bytes] = field(default_factory=dict)
+    pieces: list[tuple[str, int, int]] = field(default_factory=list)
+    artifacts: dict[tuple[int, str], bytearray] = field(default_factory=lambda: defaultdict(bytearray))
     _deliveries: list[Delivery] = field(default_factory=list)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _number: int = 0
@@ -89,6 +106,7 @@ class ScriptedBroker:
     # The protocol.
 
     async def register(self, worker_id: str, registration: Registration) -> Registered:
+        await asyncio.sleep(self.register_s)
         self.registrations.append(registration)
         return self.registered
 
@@ -109,6 +127,10 @@ class ScriptedBroker:
             return await self.on_report(report)
         finally:
             self.reports_at_once -= 1
+
+    async def snapshot_get(self, sha256: str, /) -> bytes:
+        self.fetched.append(sha256)
+        return await self.on_fetch(sha256)
 
     async def put_log(
         self,
@@ -134,6 +156,39 @@ class ScriptedBroker:
         kept += data[len(kept) - offset :]
         self.after_append(job, stream, offset)
         return LogSize(size=len(kept), durable=max(0, len(kept) - self.durable_lag), duplicate=duplicate)
+
+    async def put_result(
+        self, worker_id: str, job: int, attempt: int, token: str, epoch: int, data: bytes
+    ) -> ResultKept:
+        self.before_result(job)
+        duplicate = job in self.results
+        self.results.setdefault(job, data)
+        return ResultKept(duplicate=duplicate)
+
+    async def put_artifact(
+        self,
+        worker_id: str,
+        job: int,
+        attempt: int,
+        token: str,
+        epoch: int,
+        artifact: Artifact,
+        offset: int,
+        data: bytes,
+    ) -> ArtifactSize:
+        """As bytes of output; kept once all are here and match the checksum."""
+        self.pieces.append((artifact.name, offset, len(data)))
+        self.before_piece(artifact.name, offset)
+        kept = self.artifacts[job, artifact.name]
+        if offset > len(kept):
+            raise Refused(ProblemCode.OFFSET_GAP, "a gap", size=len(kept), retryable=True)
+        kept += data[len(kept) - offset :]
+        whole = len(kept) == artifact.size
+        if whole and hashlib.sha256(kept).hexdigest() != artifact.sha256:
+            kept.clear()
+            raise Refused(ProblemCode.BAD_CHECKSUM, "not the same", size=0, retryable=True)
+        self.after_piece(artifact.name, offset)
+        return ArtifactSize(size=len(kept), kept=whole)
 
     async def _parked(self, poll: Poll) -> PollAnswer:
         try:

@@ -64,6 +64,7 @@ class ScriptedWorker:
     platform: str | None = None
     resources: dict[str, int] | None = None
     checkpoint_root: str | None = None
+    protocol: int = PROTOCOL
 
     async def register(self) -> Registered:
         said = Registration(
@@ -72,7 +73,7 @@ class ScriptedWorker:
             machine=self.machine,
             host=self.host,
             version="0",
-            protocol=PROTOCOL,
+            protocol=self.protocol,
             slots=self.slots,
             tags=list(self.tags),
             platform=self.platform,

@@ -58,7 +58,9 @@ async def test_a_user_who_confirms_is_asked_once_and_it_is_done(holder, worker, 
 
 
 @pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("user", [User("accept", confirm=False), User("decline"), User("cancel")], ids=str)
+@pytest.mark.parametrize(
+    "user", [User("accept", confirm=False), User("decline"), User("cancel")], ids=lambda user: user.action
+)
 async def test_a_user_who_does_not_confirm_changes_nothing(holder, worker, era: str, user: User) -> None:
     job = await running(holder, worker)
     async with holder("other", SOMEBODY, era=era, asks=user) as client:

@@ -59,6 +59,7 @@ async def test_a_job_goes_in_and_is_found_again(connect) -> None:
 async def test_every_field_of_a_specification_arrives(connect) -> None:
     fields = {
         "argv": ["echo", "3", '["a"]'], "cwd": "/tmp", "env": {"A": "{}"}, "venv": "/v", "name": "n", "project": "p",
+        "profile": "none",
         "labels": {"k": "true"}, "priority": 7, "cpus": 1.5, "needs": ["big"], "worker": "w",
         "on_worker_lost": "orphan", "checkpoint_grace_s": 3.0, "dependency_policy": "any_exit",
         "max_wall_s": 60.0, "idle_timeout_s": "none", "first_output_timeout_s": 2.5, "scheduling_timeout_s": 3600.0,

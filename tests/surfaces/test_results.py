@@ -106,3 +106,14 @@ async def test_a_broken_connection_is_unreachable(answer: bytes) -> None:
             await caller.request(Request("GET", "/v1/jobs"), None)
         await caller.aclose()
         await eventually(lambda: not thread.is_alive())
+
+
+def test_nulls_are_left_out_but_for_those_that_a_job_wrote() -> None:
+    body = {
+        "id": 1,
+        "name": None,
+        "result": {"best": None, "all": [None, {"x": None}]},
+        "jobs": [{"result": {"a": None}, "b": None}],
+    }
+    told = results.result(LIST, Answer(200, {}, json.dumps(body).encode())).structured_content
+    assert told == {"id": 1, "result": body["result"], "jobs": [{"result": {"a": None}}]}

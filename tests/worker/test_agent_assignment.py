@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from broker.client import Unreachable
-from broker.wire.jobs import JobSpec
+from broker.wire.jobs import JobSpec, Progress
+from broker.wire.outcomes import OutcomeLimits
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import OnWorkerLost
 from broker.wire.workers import (
@@ -501,3 +502,106 @@ async def test_a_superseded_worker_ends_and_leaves_its_jobs_alone(bench: Bench) 
     (bench.state / "go").touch()
     await bench.start()
     assert (await bench.ended()).exit_code == 8
+
+
+# ---- what it leaves
+
+KEEPS = REGISTERED.model_copy(
+    update={"outcomes": OutcomeLimits(artifact_bytes=1 << 30, artifacts_bytes=1 << 30, artifacts=100)}
+)
+
+
+@pytest.mark.guarantee("G44")
+async def test_what_it_leaves_arrives_and_its_end_does_not_wait_for_files(bench: Bench) -> None:
+    bench.broker.registered = KEEPS
+    gate = asyncio.Event()
+
+    def hold(name: str, offset: int) -> None:
+        if not gate.is_set():
+            raise Unreachable("not yet")
+
+    bench.broker.before_piece = hold
+    await bench.start()
+    await bench.submit(
+        "echo '{\"a\": 1}' > $JOBD_RESULT_FILE; printf '0.5 half' >> $JOBD_PROGRESS_FILE; echo hi > $JOBD_ARTIFACTS_DIR/f"
+    )
+    final = await bench.ended()
+    assert bench.broker.results == {1: b'{"a":1}'}
+    assert final.progress == Progress(fraction=0.5, message="half")
+    assert (final.left.artifacts, final.left.artifacts_bytes) == (1, 3)
+    await eventually(lambda: bench.broker.pieces)
+    assert not bench.broker.artifacts[1, "f"]
+
+    await bench.die()
+    gate.set()
+    await bench.start()
+    await bench.cleared()
+    assert bytes(bench.broker.artifacts[1, "f"]) == b"hi\n"
+    await eventually(lambda: not list((bench.state / "worker" / "outbox").iterdir()))
+
+
+async def test_what_ended_while_no_worker_was_there_is_looked_at_once_the_broker_says_that_it_keeps_it(
+    bench: Bench,
+) -> None:
+    bench.broker.registered = KEEPS
+    await bench.start()
+    await bench.submit(
+        "echo up; until [ -e $JOBD_JOB_DIR/gate ]; do sleep 0.02; done; echo hi > $JOBD_ARTIFACTS_DIR/f; echo 7 > $JOBD_RESULT_FILE"
+    )
+    gate = bench.state / "worker" / "scratch" / "1.1" / "gate"
+    await eventually(lambda: bytes(bench.broker.kept[1, "log"]) == b"up\n")
+    await bench.die()
+    gate.write_text("go\n")
+    assert bench.broker.final(1) is None
+    bench.broker.register_s = 0.5
+    await bench.start()
+    final = await bench.ended()
+    assert final.left is not None
+    assert final.left.artifacts == 1
+    await bench.cleared()
+    assert (bytes(bench.broker.artifacts[1, "f"]), bench.broker.results) == (b"hi\n", {1: b"7"})
+
+
+async def test_a_result_that_can_not_be_taken_now_follows_its_end(bench: Bench) -> None:
+    bench.broker.registered = KEEPS
+
+    def full(job: int) -> None:
+        if bench.broker.final(job) is None:
+            raise Refused(ProblemCode.LEASE_LOST, "lost")
+
+    bench.broker.before_result = full
+    await bench.start()
+    await bench.submit("echo 7 > $JOBD_RESULT_FILE; exit 3")
+    assert (await bench.ended()).exit_code == 3
+    await bench.cleared()
+    assert bench.broker.results == {1: b"7"}
+
+
+@pytest.mark.guarantee("G44")
+async def test_many_lines_of_progress_are_no_reports(bench: Bench) -> None:
+    bench.broker.registered = KEEPS.model_copy(update={"heartbeat_s": 0.4})
+    await bench.start()
+    await bench.submit(
+        f"for i in $(seq 0 999); do echo 0.$i step $i >> $JOBD_PROGRESS_FILE; done; touch {bench.state}/written; "
+        f"while [ ! -e {bench.state}/go ]; do sleep 0.05; done"
+    )
+    await eventually((bench.state / "written").exists)
+
+    def told() -> list[float]:
+        said = (held.progress for report in bench.broker.reports for held in report.held if held.progress)
+        return sorted({progress.fraction for progress in said})
+
+    await eventually(lambda: 0.999 in told())
+    assert len(told()) < 50
+    (bench.state / "go").touch()
+    await bench.ended()
+
+
+async def test_a_broker_that_knows_nothing_of_it_is_told_nothing(bench: Bench) -> None:
+    await bench.start()
+    await bench.submit("echo 7 | tee $JOBD_RESULT_FILE $JOBD_PROGRESS_FILE > $JOBD_ARTIFACTS_DIR/f")
+    final = await bench.ended()
+    await bench.cleared()
+    assert (final.progress, final.left) == (None, None)
+    assert (bench.broker.results, bench.broker.pieces) == ({}, [])
+    assert all(held.progress is None for report in bench.broker.reports for held in report.held)

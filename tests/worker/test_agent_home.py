@@ -61,7 +61,7 @@ def test_scratch_directories_without_an_assignment_are_removed_without_following
         (home.scratch("1.1") / "sub").mkdir()
         (home.scratch("1.1") / "sub" / "link").symlink_to(outside)
         (home.scratch("1.1") / "sub").chmod(0o500)
-        home.remove_scratch_except(["2.1"])
+        home.remove_rooms_except(["2.1"])
         assert not home.scratch("1.1").exists()
         assert home.scratch("2.1").exists()
     assert (outside / "precious").exists()

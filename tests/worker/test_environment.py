@@ -24,6 +24,7 @@ from worker.environment import (
     login_environment,
     program,
 )
+from worker.outbox import Outbox
 
 LOGIN = {
     "PATH": "/usr/bin:/bin",
@@ -33,7 +34,7 @@ LOGIN = {
     "SHELL": "/bin/sh",
     "LANG": "C.UTF-8",
 }
-PLACES = Places(Path("/s/scratch"), Path("/s/checkpoints/7"), Path("/s/scratch"))
+PLACES = Places(Path("/s/scratch"), Path("/s/checkpoints/7"), Path("/s/scratch"), Outbox(Path("/s/outbox/7.1")))
 WHO = Identity(job=7, attempt=2, restarts=1)
 
 

@@ -18,11 +18,23 @@ UPPER = 0.9
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """What one run took of its machine, at most. None: its worker could not tell."""
+
+    job: int
+    rss_mb: float | None = None
+    vram_mb: float | None = None
+    cpu_s: float | None = None
+    gpu: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
-    """One end: of what exactly, and how long it had run, by its supervisor's clock."""
+    """One end: of what exactly, and how long it had run, by its supervisor's clock. `use`: None of older ends."""
 
     exact: str
     run_s: float
+    use: Use | None = None
 
 
 @dataclass(frozen=True, slots=True)

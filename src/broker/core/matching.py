@@ -11,6 +11,9 @@ from broker.core.placement import NOTHING, Demand, Host, impossible, possible, s
 from broker.wire.jobs import JobSpec, Reason
 from broker.wire.workers import WorkerState
 
+COPIES = "snapshot copies"
+"""What a worker needs for a job that runs in a copy; no tag that anybody could give it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -33,7 +36,7 @@ class Shape:
 
     @staticmethod
     def of(spec: JobSpec, token: str | None = None) -> Shape:
-        needs = tuple(sorted(set(spec.needs or ())))
+        needs = tuple(sorted({*(spec.needs or ()), *([COPIES] if spec.copied else [])}))
         return Shape(
             spec.cpus,
             needs,

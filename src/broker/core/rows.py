@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from broker.wire.jobs import Peak
+from broker.wire.jobs import Peak, Progress
 from broker.wire.machines import Given
 from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost
 from broker.wire.workers import Reached
@@ -113,3 +113,4 @@ class AssignmentRow(NamedTuple):
     given: Given | None = None  # besides cpus, and free with them
     peak: Peak | None = None  # what it has used
     checkpoints: int = 0  # how often it said that one is safe
+    progress: Progress | None = None  # how far it is, in its own words

@@ -20,6 +20,7 @@ from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import Scope
 
 PUBLIC_PATHS = frozenset({"/livez", "/readyz"})
+SNAPSHOTS = "/v1/snapshots/"
 CALLER = "jobd.caller"
 ENTRY = "jobd.entry"  # which listener a request came in by: "unix" or "tcp"; set by the listener
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -50,7 +51,7 @@ class Doorman:
         try:
             if not isinstance(scope.get(CALLER), Caller):
                 scope[CALLER] = await self._admit(scope)
-            await self._app(scope, _limited(receive, self._most_bytes()), send)
+            await self._app(scope, _limited(receive, *self._most_bytes(scope)), send)
         except Refused as refused:
             await problems.response(refused)(scope, receive, send)
 
@@ -96,8 +97,12 @@ class Doorman:
             hint="send Authorization: Bearer TOKEN; job token create makes one",
         )
 
-    def _most_bytes(self) -> int:
-        return int(self._broker.settings.max_body_mb * (1 << 20))
+    def _most_bytes(self, scope: ScopeMap) -> tuple[int, str]:
+        """How large its body may be, and the setting that says so."""
+        settings = self._broker.settings
+        if scope["path"].startswith(SNAPSHOTS):
+            return settings.snapshot_bytes, "JOBD_SNAPSHOT_MB"
+        return int(settings.max_body_mb * (1 << 20)), "JOBD_MAX_BODY_MB"
 
 
 async def caller(request: Request) -> Caller:
@@ -127,7 +132,7 @@ def _headers(scope: ScopeMap) -> dict[str, str]:
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
 
 
-def _limited(receive: Receive, most_bytes: int) -> Receive:
+def _limited(receive: Receive, most_bytes: int, setting: str) -> Receive:
     """The body, up to `most_bytes`; more is refused while it comes, whatever the headers say."""
     got = 0
 
@@ -140,7 +145,7 @@ def _limited(receive: Receive, most_bytes: int) -> Receive:
                 raise Refused(
                     ProblemCode.PAYLOAD_TOO_LARGE,
                     f"the body is larger than {most_bytes} bytes",
-                    hint="JOBD_MAX_BODY_MB is the limit",
+                    hint=f"{setting} is the limit",
                 )
         return message
 

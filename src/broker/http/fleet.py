@@ -11,9 +11,10 @@ from pydantic import WithJsonSchema
 from broker.http import surface
 from broker.http.auth import caller
 from broker.http.parameters import MOST_OFFSET, Attempt, Id, The, Who, WorkerId, WorkerName, answered, broker_of
-from broker.service import exchange, output, queries, registration, workers
+from broker.service import exchange, outcomes, output, queries, registration, workers
 from broker.wire.events import EventList, EventType
 from broker.wire.jobs import MOST_ID, Name
+from broker.wire.outcomes import MOST_RESULT_BYTES, ArtifactName, ArtifactSize, ResultKept, Sha256
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import Scope
 from broker.wire.workers import (
@@ -142,11 +143,62 @@ async def worker_log(
 ) -> LogSize:
     """Bytes of output at an offset: what is there is skipped, a gap is refused with the size."""
     holder = output.Holder(x_jobd_worker, x_jobd_epoch, job, attempt, x_jobd_token)
+    data = await _body(request, output.MOST_IN_ONE_CHUNK)
+    return await output.append(broker, who, holder, stream, offset, crc32, data, end)
+
+
+@asked_most.put(
+    "/jobs/{job}/assignments/{attempt}/result",
+    openapi_extra=surface.not_a_tool(Scope.WORKER, because=FOR_WORKERS),
+    response_model_exclude_none=True,
+)
+async def worker_result(
+    job: Id,
+    attempt: Attempt,
+    request: Request,
+    broker: The,
+    who: Who,
+    x_jobd_worker: Annotated[Uuid, Header()],
+    x_jobd_epoch: Annotated[int, Header(ge=1, le=MOST_ID)],
+    x_jobd_token: Annotated[str, Header(max_length=200)],
+) -> ResultKept:
+    """What came out of a job, as JSON of at most 256 KiB: kept once."""
+    holder = output.Holder(x_jobd_worker, x_jobd_epoch, job, attempt, x_jobd_token)
+    return await outcomes.keep_result(broker, who, holder, await _body(request, MOST_RESULT_BYTES))
+
+
+@asked_most.put(
+    "/jobs/{job}/assignments/{attempt}/artifacts/{name:path}",
+    openapi_extra=surface.not_a_tool(Scope.WORKER, because=FOR_WORKERS),
+    response_model_exclude_none=True,
+)
+async def worker_artifact(
+    job: Id,
+    attempt: Attempt,
+    name: ArtifactName,
+    request: Request,
+    broker: The,
+    who: Who,
+    size: Annotated[int, Query(ge=0, le=MOST_OFFSET, description="Of the whole file.")],
+    sha256: Annotated[Sha256, Query(description="Of the whole file.")],
+    offset: Annotated[int, Query(ge=0, le=MOST_OFFSET)],
+    crc32: Annotated[int, Query(ge=0, lt=1 << 32)],
+    x_jobd_worker: Annotated[Uuid, Header()],
+    x_jobd_epoch: Annotated[int, Header(ge=1, le=MOST_ID)],
+    x_jobd_token: Annotated[str, Header(max_length=200)],
+) -> ArtifactSize:
+    """Bytes of a file that a job left, at an offset: as of output. Kept when all are here and match the checksum."""
+    holder = output.Holder(x_jobd_worker, x_jobd_epoch, job, attempt, x_jobd_token)
+    data = await _body(request, output.MOST_IN_ONE_CHUNK)
+    return await outcomes.put_artifact(broker, who, holder, outcomes.Offer(name, size, sha256), offset, crc32, data)
+
+
+async def _body(request: Request, most: int) -> bytes:
     pieces: list[bytes] = []
     size = 0
     async for piece in request.stream():
         pieces.append(piece)
         size += len(piece)
-        if size > output.MOST_IN_ONE_CHUNK:
-            raise Refused(ProblemCode.PAYLOAD_TOO_LARGE, f"a chunk is at most {output.MOST_IN_ONE_CHUNK} bytes")
-    return await output.append(broker, who, holder, stream, offset, crc32, b"".join(pieces), end)
+        if size > most:
+            raise Refused(ProblemCode.PAYLOAD_TOO_LARGE, f"at most {most} bytes are taken at once")
+    return b"".join(pieces)

@@ -5,12 +5,26 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Query, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from broker.http import surface
 from broker.http.auth import caller
 from broker.http.parameters import MOST_OFFSET, HeaderKey, Id, OptionalAttempt, The, Who, answered, broker_of, keyed
-from broker.service import adopt, cancel, explain, graph, output, preempt, preview, queries, retry, submit, submit_many
+from broker.service import (
+    adopt,
+    cancel,
+    explain,
+    graph,
+    outcomes,
+    output,
+    preempt,
+    preview,
+    queries,
+    retry,
+    stats,
+    submit,
+    submit_many,
+)
 from broker.wire.adoptions import AdoptRequest
 from broker.wire.jobs import (
     MOST_ID,
@@ -32,7 +46,9 @@ from broker.wire.jobs import (
     SubmittedMany,
     Waited,
 )
+from broker.wire.outcomes import ArtifactList
 from broker.wire.states import JobState, Scope
+from broker.wire.stats import Stats
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
@@ -127,6 +143,21 @@ async def job_explain(job: Id, broker: The) -> Response:
 
 
 @router.get(
+    "/stats",
+    openapi_extra=surface.not_a_tool(Scope.READ, because="job_preview says it where it matters: of what is submitted"),
+    response_model=Stats,
+)
+async def job_stats(
+    broker: The,
+    job: Annotated[int | None, Query(ge=1, le=MOST_ID, description="What it runs.")] = None,
+    fingerprint: Annotated[str | None, Query(max_length=40, description="As an answer names it.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200, description="Without either: commands that ended last.")] = 20,
+) -> Response:
+    """What commands used in past runs, beside what they ask for; and what would do."""
+    return answered(await stats.stats(broker, job, fingerprint, limit))
+
+
+@router.get(
     "/jobs/{job}/log",
     openapi_extra=surface.tool(Scope.READ, read_only=True, text=True),
     response_class=PlainTextResponse,
@@ -154,6 +185,33 @@ async def job_logs(
     shown = await output.show(broker, job, question)
     headers = _headers(shown.start, shown.end, shown.size, shown.next_cursor, complete=shown.complete)
     return PlainTextResponse(shown.text, headers=headers | {"X-Jobd-Attempt": str(shown.attempt)})
+
+
+@router.get(
+    "/jobs/{job}/artifacts",
+    openapi_extra=surface.not_a_tool(Scope.READ, because="job_get has them with detail=full; files are for people"),
+)
+async def job_artifacts(job: Id, broker: The, attempt: OptionalAttempt = None) -> ArtifactList:
+    """The files that a job left in JOBD_ARTIFACTS_DIR, as far as they are here."""
+    return await outcomes.list_artifacts(broker, job, attempt)
+
+
+@router.get(
+    "/jobs/{job}/artifacts/{name:path}",
+    openapi_extra=surface.not_a_tool(Scope.READ, because="bytes of any kind and size are no answer for an agent"),
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/octet-stream": {}}}},
+)
+async def job_artifact(job: Id, name: str, broker: The, attempt: OptionalAttempt = None) -> Response:
+    """The bytes of one file that a job left; X-Jobd-Sha256 is its checksum."""
+    opened = await outcomes.open_artifact(broker, job, name, attempt)
+    headers = {
+        "Content-Length": str(opened.artifact.size),
+        "X-Jobd-Sha256": opened.artifact.sha256,
+        "X-Content-Type-Options": "nosniff",
+        "Content-Disposition": "attachment",
+    }
+    return StreamingResponse(opened.pieces, media_type="application/octet-stream", headers=headers)
 
 
 @router.post(

@@ -9,8 +9,10 @@ from fastapi import APIRouter, Request
 
 from broker.http import surface
 from broker.http.parameters import The, Who
-from broker.service import tokens
+from broker.service import projects, tokens
+from broker.wire.jobs import Name
 from broker.wire.problems import ProblemCode, Refused
+from broker.wire.projects import ProjectChange, ProjectEntry, ProjectList, Reloaded
 from broker.wire.states import Scope
 from broker.wire.system import Health, TokenList, TokenMade, TokenRequest, Whoami
 
@@ -81,6 +83,36 @@ async def token_list(broker: The) -> TokenList:
 async def token_revoke(name: str, broker: The, who: Who) -> TokenList:
     """Refuse this token from now on."""
     return await tokens.revoke(broker, who, name)
+
+
+@router.get(
+    "/v1/projects",
+    openapi_extra=surface.not_a_tool(Scope.READ, because="job_preview says what counts for a job: job projects"),
+    response_model_exclude_none=True,
+)
+async def project_list(broker: The) -> ProjectList:
+    """Projects: what counts for each, whose word that is, and what it holds and has used."""
+    return await projects.list_projects(broker)
+
+
+@router.put(
+    "/v1/projects/{name}",
+    openapi_extra=surface.not_a_tool(Scope.OPERATOR, because="projects are an operator's business: job projects set"),
+    response_model_exclude_none=True,
+)
+async def project_set(name: Name, request: ProjectChange, broker: The, who: Who) -> ProjectEntry:
+    """Change keys of a project at once, over jobd.toml; null takes a change back."""
+    return await projects.change(broker, who, name, request)
+
+
+@router.post(
+    "/v1/reload",
+    openapi_extra=surface.not_a_tool(Scope.OPERATOR, because="settings are an operator's business: job reload"),
+    response_model_exclude_none=True,
+)
+async def reload(broker: The, who: Who) -> Reloaded:
+    """Read jobd.toml again: all of it counts, or nothing."""
+    return await projects.reload(broker, who)
 
 
 @router.get(

@@ -1,6 +1,6 @@
-"""The output of jobs, kept as files and addressed by byte offset.
+"""What jobs write, kept as files and addressed by byte offset.
 
-`root/<job//1000>/<job>/<attempt>.log` has the bytes, `<attempt>.idx` has rows that tell stdout from stderr. The length of
+`root/<job//1000>/<job>/<attempt>.log` has the bytes of its output, `<attempt>.idx` has rows that tell stdout from stderr. The length of
 a file is the only cursor: a sender that asks for it and goes on from there can lose nothing and double nothing.
 All functions are synchronous, to be called in a thread; those on one file wait for each other.
 """
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +27,8 @@ Part = Literal["log", "index"]
 _SUFFIX: dict[Part, str] = {"log": "log", "index": "idx"}
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _LOCKS = 64
+SPARE_BYTES = 64 << 20
+"""Room that artifacts leave on the disk for what can't wait: ends of jobs, and their output."""
 
 
 class Gap(Exception):
@@ -59,22 +64,29 @@ class Snapshot:
         return _read(self.index, offset, min(limit, self.index_size - offset))
 
 
-class LogFiles:
-    """The files below `root`, a directory of this user alone."""
+class JobFiles:
+    """Files of jobs below `root`, a directory of this user alone: each job has a directory of its own."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._root = root
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
 
-    def append(self, job: int, attempt: int, part: Part, offset: int, data: bytes) -> Appended:
+    def remove(self, job: int) -> None:
+        """Delete all files of a job. A repeat does nothing."""
+        with contextlib.suppress(FileNotFoundError), self._directories(job, make=False) as (_, thousand, own):
+            for name in os.listdir(own):
+                os.unlink(name, dir_fd=own)
+            os.rmdir(str(job), dir_fd=thousand)
+
+    def _append(self, job: int, name: str, offset: int, data: bytes) -> Appended:
         """Keep `data`, which begins at `offset`; what is there already is skipped, never rewritten.
 
         Raises Gap if it begins beyond the end. On StorageFull and StorageFailed the file ends where it ended before.
         """
         if offset < 0:
             raise ValueError("an offset is not negative")
-        with self._lock(job, attempt), self._file(job, attempt, part, os.O_RDWR | os.O_CREAT) as file:
+        with self._lock(job, name), self._file(job, name, os.O_RDWR | os.O_CREAT) as file:
             size = os.fstat(file).st_size
             if offset > size:
                 raise Gap(size)
@@ -86,27 +98,18 @@ class LogFiles:
             failpoint("appended")
             return Appended(size + len(rest), duplicate=False)
 
-    def size(self, job: int, attempt: int, part: Part = "log") -> int:
-        """Bytes kept; 0 where there is no file."""
+    def _size(self, job: int, name: str) -> int:
         try:
-            with self._file(job, attempt, part, os.O_RDONLY) as file:
+            with self._file(job, name, os.O_RDONLY) as file:
                 return os.fstat(file).st_size
         except FileNotFoundError:
             return 0
 
-    def exists(self, job: int, attempt: int) -> bool:
-        """Some output arrived and was not removed since: tells pruned from empty."""
-        try:
-            with self._file(job, attempt, "log", os.O_RDONLY):
-                return True
-        except FileNotFoundError:
-            return False
-
-    def sync(self, job: int, attempt: int, part: Part = "log") -> int:
+    def _sync(self, job: int, name: str) -> int:
         """Make what is kept survive a power loss; how many bytes that is at least."""
         try:
             with self._directories(job, make=False) as directories:
-                with self._file(job, attempt, part, os.O_RDONLY) as file:
+                with self._file(job, name, os.O_RDONLY) as file:
                     size = os.fstat(file).st_size
                     failpoint("sync_next")
                     os.fsync(file)
@@ -119,42 +122,14 @@ class LogFiles:
             raise _meaning(error) from error
         return size
 
-    def read(self, job: int, attempt: int, offset: int, limit: int, part: Part = "log") -> bytes:
-        """At most `limit` bytes from `offset`; none at or beyond the end."""
-        try:
-            with self._file(job, attempt, part, os.O_RDONLY) as file:
-                return _read(file, offset, limit)
-        except FileNotFoundError:
-            return b""
+    def _lock(self, job: int, name: str) -> threading.Lock:
+        return self._locks[hash((job, name)) % _LOCKS]
 
     @contextlib.contextmanager
-    def opened(self, job: int, attempt: int) -> Iterator[Snapshot]:
-        """A fixed view of log and index for `reading`; empty where nothing arrived. It stays readable after `remove`."""
-        with contextlib.ExitStack() as stack:
-            handles: list[int | None] = []
-            for part in ("index", "log"):  # the index first: it never speaks of bytes beyond the log's size
-                try:
-                    handles.append(stack.enter_context(self._file(job, attempt, part, os.O_RDONLY)))
-                except FileNotFoundError:
-                    handles.append(None)
-            index_size, size = (os.fstat(handle).st_size if handle is not None else 0 for handle in handles)
-            yield Snapshot(handles[1], handles[0], size, index_size)
-
-    def remove(self, job: int) -> None:
-        """Delete all output of a job. A repeat does nothing."""
-        with contextlib.suppress(FileNotFoundError), self._directories(job, make=False) as (_, thousand, own):
-            for name in os.listdir(own):
-                os.unlink(name, dir_fd=own)
-            os.rmdir(str(job), dir_fd=thousand)
-
-    def _lock(self, job: int, attempt: int) -> threading.Lock:
-        return self._locks[hash((job, attempt)) % _LOCKS]
-
-    @contextlib.contextmanager
-    def _file(self, job: int, attempt: int, part: Part, flags: int) -> Iterator[int]:
-        """The descriptor of a file whose path is made of integers only."""
+    def _file(self, job: int, name: str, flags: int) -> Iterator[int]:
+        """The descriptor of a file whose path is made of numbers and words of ours only."""
         with self._directories(job, make=bool(flags & os.O_CREAT)) as (*_, own):
-            handle = _open(f"{int(attempt)}.{_SUFFIX[part]}", flags, own)
+            handle = _open(name, flags, own)
         try:
             yield handle
         finally:
@@ -171,6 +146,102 @@ class LogFiles:
             own = _directory(str(int(job)), thousand, make=make)
             stack.callback(os.close, own)
             yield root, thousand, own
+
+
+class LogFiles(JobFiles):
+    """Logs, and what tells their streams apart."""
+
+    def append(self, job: int, attempt: int, part: Part, offset: int, data: bytes) -> Appended:
+        """Keep `data`, which begins at `offset`; what is there already is skipped, never rewritten.
+
+        Raises Gap if it begins beyond the end. On StorageFull and StorageFailed the file ends where it ended before.
+        """
+        return self._append(job, _name(attempt, part), offset, data)
+
+    def size(self, job: int, attempt: int, part: Part = "log") -> int:
+        """Bytes kept; 0 where there is no file."""
+        return self._size(job, _name(attempt, part))
+
+    def exists(self, job: int, attempt: int) -> bool:
+        """Some output arrived and was not removed since: tells pruned from empty."""
+        try:
+            with self._file(job, _name(attempt, "log"), os.O_RDONLY):
+                return True
+        except FileNotFoundError:
+            return False
+
+    def sync(self, job: int, attempt: int, part: Part = "log") -> int:
+        """Make what is kept survive a power loss; how many bytes that is at least."""
+        return self._sync(job, _name(attempt, part))
+
+    def read(self, job: int, attempt: int, offset: int, limit: int, part: Part = "log") -> bytes:
+        """At most `limit` bytes from `offset`; none at or beyond the end."""
+        try:
+            with self._file(job, _name(attempt, part), os.O_RDONLY) as file:
+                return _read(file, offset, limit)
+        except FileNotFoundError:
+            return b""
+
+    @contextlib.contextmanager
+    def opened(self, job: int, attempt: int) -> Iterator[Snapshot]:
+        """A fixed view of log and index for `reading`; empty where nothing arrived. It stays readable after `remove`."""
+        with contextlib.ExitStack() as stack:
+            handles: list[int | None] = []
+            for part in ("index", "log"):  # the index first: it never speaks of bytes beyond the log's size
+                try:
+                    handles.append(stack.enter_context(self._file(job, _name(attempt, part), os.O_RDONLY)))
+                except FileNotFoundError:
+                    handles.append(None)
+            index_size, size = (os.fstat(handle).st_size if handle is not None else 0 for handle in handles)
+            yield Snapshot(handles[1], handles[0], size, index_size)
+
+
+class ArtifactFiles(JobFiles):
+    """Files that deliveries left behind. Their names are kept elsewhere: here each is a number."""
+
+    def __init__(self, root: Path, spare_bytes: int = SPARE_BYTES) -> None:
+        super().__init__(root)
+        self._spare_bytes = spare_bytes
+
+    def append(self, job: int, attempt: int, number: int, offset: int, data: bytes) -> Appended:
+        """As of a log. StorageFull while the disk has little room: that is left to what can't wait."""
+        if data and shutil.disk_usage(self._root).free - len(data) < self._spare_bytes:
+            raise StorageFull("the broker's disk is nearly full: no files that jobs left behind are taken")
+        return self._append(job, f"{int(attempt)}.{int(number)}", offset, data)
+
+    def size(self, job: int, attempt: int, number: int) -> int:
+        """Bytes kept; 0 where there is no file."""
+        return self._size(job, f"{int(attempt)}.{int(number)}")
+
+    def sync(self, job: int, attempt: int, number: int) -> None:
+        """Make it survive a power loss."""
+        self._sync(job, f"{int(attempt)}.{int(number)}")
+
+    def sha256(self, job: int, attempt: int, number: int) -> str:
+        """The checksum of all its bytes."""
+        with self.opened(job, attempt, number) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def cut(self, job: int, attempt: int, number: int) -> None:
+        """It begins anew."""
+        with (
+            contextlib.suppress(FileNotFoundError),
+            self._file(job, f"{int(attempt)}.{int(number)}", os.O_RDWR) as file,
+        ):
+            os.ftruncate(file, 0)
+
+    @contextlib.contextmanager
+    def opened(self, job: int, attempt: int, number: int) -> Iterator[BufferedReader]:
+        """For reading; it stays readable after `remove`. Raises FileNotFoundError."""
+        with (
+            self._file(job, f"{int(attempt)}.{int(number)}", os.O_RDONLY) as handle,
+            os.fdopen(os.dup(handle), "rb") as file,
+        ):
+            yield file
+
+
+def _name(attempt: int, part: Part) -> str:
+    return f"{int(attempt)}.{_SUFFIX[part]}"
 
 
 def _directory(name: str, parent: int, *, make: bool) -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.logs.files import LogFiles
+from broker.logs.files import ArtifactFiles, LogFiles
 from broker.service.clock import Clock, Jumps, Listening, Since
+from broker.service.configuration import Configuration
 from broker.service.feed import Feed
 from broker.service.quotas import Quotas
 from broker.service.rounds import Rounds
 from broker.service.views import Fits
 from broker.service.wake import Wake
+from broker.snapshots.files import SnapshotFiles
 from broker.store.contract import Store, Tx
 from broker.wire.settings import BrokerSettings
 from broker.wire.states import Scope
@@ -37,13 +39,15 @@ class Broker:
     """One broker. `make_secret` gives unguessable text for tokens and ids of stop requests."""
 
     store: Store
-    settings: BrokerSettings
+    configuration: Configuration
     clock: Clock
     listening: Listening
     jumps: Jumps
     wake: Wake
     feed: Feed
     logs: LogFiles
+    artifacts: ArtifactFiles
+    snapshots: SnapshotFiles
     make_secret: Callable[[], str]
     installation: str
     version: str
@@ -52,6 +56,11 @@ class Broker:
     idle_leases: Since = field(default_factory=Since)
     waits: Rounds = field(default_factory=Rounds)
     preemptible: Since = field(default_factory=Since)
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """As they count now."""
+        return self.configuration.settings
 
     def quotas(self, tx: Tx) -> Quotas:
         """What quotas say in this transaction."""

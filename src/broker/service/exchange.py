@@ -7,6 +7,7 @@ was lost is healed by the next one. Each write passes the fence; a stale worker 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +32,8 @@ from broker.service.wake import JobChanged, Parked, RoomFree
 from broker.service.workers import settle_drain
 from broker.store.contract import Tx
 from broker.wire.events import EventType
-from broker.wire.jobs import Peak
+from broker.wire.jobs import Peak, Progress
+from broker.wire.outcomes import Left
 from broker.wire.states import AssignmentState, Duty, OnWorkerLost
 from broker.wire.workers import (
     Ack,
@@ -349,7 +351,9 @@ class _Exchange:
             return _otherwise(entry.standing)
         if entry.assignment.state is AssignmentState.PENDING and executed(final):
             return VerdictWord.STALE_ASSIGNMENT  # nothing may be executed before its ack was accepted
-        entry = self._observe(entry, final.peak, final.checkpoints)
+        entry = self._observe(entry, final.peak, final.checkpoints, final.progress)
+        if final.left is not None:
+            self._note_left(entry, final.left)
         if entry.assignment.state is AssignmentState.ACKED and implies_start(final):
             entry = self._apply_start(entry)
         cause = final_cause(entry.job, entry.assignment, final, self.broker.settings.max_losses)
@@ -376,7 +380,7 @@ class _Exchange:
                 entry, "cwd_start_limit", "what needs the same directory did not start there in time"
             )
         self._apply(entry, cause, facts)
-        history.note(self.tx, entry.job.id, cause, final)
+        history.note(self.tx, entry.job.id, cause, final, entry.assignment.peak)
         return VerdictWord.ACCEPTED
 
     def _close_lost(self, entry: _Entry, final: Final) -> None:
@@ -417,7 +421,7 @@ class _Exchange:
         if held.kill_failed != entry.assignment.kill_failed:
             entry = self._note_kill_failed(entry, held.kill_failed)
         if entry.standing is Standing.LIVE:
-            entry = self._observe(entry, held.peak, held.checkpoints)
+            entry = self._observe(entry, held.peak, held.checkpoints, held.progress)
         if held.phase is Phase.ENDED:
             self.news = True
             word = self._finish(entry, held.final) if held.final is not None else _otherwise(entry.standing)
@@ -476,14 +480,29 @@ class _Exchange:
         self.tx.tell(JobChanged(entry.job.id))
         return _Entry(entry.job, noted, entry.standing)
 
-    def _observe(self, entry: _Entry, peak: Peak | None, checkpoints: Checkpoints | None) -> _Entry:
-        """What it has used, and whether it is safe to stop it: written only where that is news."""
-        if peak is None and checkpoints is None:
+    def _note_left(self, entry: _Entry, left: Left) -> None:
+        """What is to come of what it left behind, and what is not: its end does not wait for it."""
+        self.tx.run(
+            "note_left",
+            id=entry.assignment.id,
+            artifacts=left.artifacts,
+            artifacts_bytes=left.artifacts_bytes,
+            warnings=json.dumps(left.warnings) if left.warnings else None,
+        )
+
+    def _observe(
+        self, entry: _Entry, peak: Peak | None, checkpoints: Checkpoints | None, progress: Progress | None
+    ) -> _Entry:
+        """What it has used, how far it is, and whether it is safe to stop it: written only where that is news."""
+        if peak is None and checkpoints is None and progress is None:
             return entry
         row = entry.assignment
         noted = row._replace(peak=largest(row.peak, peak))
         if noted.peak is not None and noted.peak != row.peak:
             self.tx.run("note_peak", id=row.id, peak=noted.peak.model_dump_json(exclude_none=True))
+        if progress is not None and progress != row.progress:
+            noted = noted._replace(progress=progress)
+            self.tx.run("note_progress", id=row.id, progress=progress.model_dump_json(exclude_none=True))
         if checkpoints is not None and checkpoints.count > row.checkpoints:
             noted = noted._replace(checkpoints=checkpoints.count)
             said_at = self.tx.now_ms - int(min(checkpoints.age_s, _LONGEST_AGE_S) * 1000)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from broker.service import rows
 from broker.service.context import Caller
-from broker.store.contract import Tx
+from broker.store.contract import Store, Tx
 from broker.wire.jobs import CancelAnswer, Keyed, Repeatable, Submitted, SubmittedMany
 from broker.wire.problems import ProblemCode, Refused
 
@@ -31,6 +31,10 @@ class Key:
     key: str
     request: str
 
+    @property
+    def scope(self) -> dict[str, str]:
+        return {"actor": self.actor, "project": self.project, "operation": self.operation, "key": self.key}
+
 
 def of(said: Keyed, caller: Caller, operation: str, project: str, about: int | None = None) -> Key | None:
     """The key of this request; None: it has none. `about`: the job that its path names."""
@@ -47,6 +51,11 @@ def _hash(said: Keyed, about: int | None) -> str:
     return hashlib.sha256(json.dumps([asked, axes, about], sort_keys=True).encode()).hexdigest()
 
 
+async def answered(store: Store, key: Key | None, answer: type[A]) -> A | None:
+    """What a request was answered when it was made before; None: it was not, or has no key."""
+    return await store.read(lambda tx: _before(tx, key, answer)) if key is not None else None
+
+
 def once(tx: Tx, key: Key | None, answer: type[A], act: Callable[[], A | N]) -> A | N:
     """What `act` answers, or what it answered when it was done. What is no `answer` was not done, and is not kept.
 
@@ -54,17 +63,23 @@ def once(tx: Tx, key: Key | None, answer: type[A], act: Callable[[], A | N]) -> 
     """
     if key is None:
         return act()
-    scope = {"actor": key.actor, "project": key.project, "operation": key.operation, "key": key.key}
-    known = tx.one("key", **scope)
+    known = _before(tx, key, answer)
     if known is not None:
-        if known["request"] != key.request:
-            raise _conflict(key, known["job"], known["created_at"])
-        return answer.model_validate_json(known["answer"]).model_copy(update={"repeated": True})
+        return known
     done = act()
     if isinstance(done, answer):
         text = done.model_dump_json(exclude_none=True)
-        tx.run("keep_key", **scope, request=key.request, answer=text, job=_job(done), now=tx.now_ms)
+        tx.run("keep_key", **key.scope, request=key.request, answer=text, job=_job(done), now=tx.now_ms)
     return done
+
+
+def _before(tx: Tx, key: Key, answer: type[A]) -> A | None:
+    known = tx.one("key", **key.scope)
+    if known is None:
+        return None
+    if known["request"] != key.request:
+        raise _conflict(key, known["job"], known["created_at"])
+    return answer.model_validate_json(known["answer"]).model_copy(update={"repeated": True})
 
 
 def _job(answer: Repeatable) -> int | None:

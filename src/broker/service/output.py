@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 
 from broker.core.fence import Standing, standing
+from broker.core.rows import AssignmentRow, JobRow
 from broker.core.states import TERMINAL
 from broker.logs import excerpt, following, reading, rendering, searching
 from broker.logs.files import Appended, Gap, Part
@@ -20,7 +21,7 @@ from broker.logs.reading import View
 from broker.service.context import Broker, Caller
 from broker.service.registration import known_worker, speaks_for
 from broker.service.rows import assignment_row, read_job, unknown_job
-from broker.store.contract import Tx
+from broker.store.contract import Row, Tx
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import JobState
 from broker.wire.workers import LogSize
@@ -107,6 +108,19 @@ def _ends_early(tx: Tx, *, holder: Holder, part: Part, size: int) -> None:
 
 
 def _gate(tx: Tx, caller: Caller, holder: Holder, part: Part) -> _Gate:
+    job, assignment, _ = held(tx, caller, holder)
+    final_size = assignment.final_size if part == "log" else assignment.final_index_size
+    stands = standing(job, assignment)
+    if stands is Standing.LIVE:
+        return _Gate(None)
+    if final_size is not None:
+        # Its own final report ended it: the tail may still come.
+        return _Gate(final_size, is_pruned(tx, holder.job))
+    raise refused(stands)
+
+
+def held(tx: Tx, caller: Caller, holder: Holder) -> tuple[JobRow, AssignmentRow, Row]:
+    """The delivery that this holder names, if it is its own, by name, epoch and token."""
     if caller.worker != holder.worker:
         speaks_for(tx, caller, holder.worker)
     known_worker(tx, holder.worker, holder.epoch)
@@ -114,17 +128,14 @@ def _gate(tx: Tx, caller: Caller, holder: Holder, part: Part) -> _Gate:
     job = read_job(tx, holder.job)
     if row is None or job is None or row["token"] != holder.token or row["worker"] != holder.worker:
         raise Refused(ProblemCode.STALE_ASSIGNMENT, "this worker does not hold that assignment")
-    assignment = assignment_row(row)
-    final_size = assignment.final_size if part == "log" else assignment.final_index_size
-    stands = standing(job, assignment)
-    if stands is Standing.LIVE:
-        return _Gate(None)
-    if final_size is not None:
-        # Its own final report ended it: the tail may still come.
-        return _Gate(final_size, _is_pruned(tx, holder.job))
+    return job, assignment_row(row), row
+
+
+def refused(stands: Standing) -> Refused:
+    """The answer to bytes of a delivery that its holder has no right to any more."""
     if stands is Standing.LOST:
-        raise Refused(ProblemCode.LEASE_LOST, "the lease of this assignment was lost", hint="send the held list")
-    raise Refused(ProblemCode.STALE_ASSIGNMENT, "this assignment is over", hint="stop the process and drop the spool")
+        return Refused(ProblemCode.LEASE_LOST, "the lease of this assignment was lost", hint="send the held list")
+    return Refused(ProblemCode.STALE_ASSIGNMENT, "this assignment is over", hint="stop the process and drop the spool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,11 +310,11 @@ def _found(tx: Tx, job: int, attempt: int | None) -> Found:
         assignment["final_index_size"],
         not live,
         assignment["dropped"],
-        _is_pruned(tx, job),
+        is_pruned(tx, job),
     )
 
 
-def _is_pruned(tx: Tx, job: int) -> bool:
+def is_pruned(tx: Tx, job: int) -> bool:
     row = tx.one("logs_kept", job=job)
     return row is not None and not row["logs_kept"]
 

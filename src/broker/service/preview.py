@@ -8,11 +8,14 @@ from typing import Any
 import anyio.to_thread
 from pydantic import ValidationError
 
+from broker.core import sizing
 from broker.core.arrays import is_array
-from broker.core.effective import Effective, effective
+from broker.core.effective import Effective
 from broker.core.fingerprint import fingerprint
 from broker.core.matching import Shape
 from broker.core.placement import Demand
+from broker.service import history, snapshots
+from broker.service.completing import completed
 from broker.service.context import Broker, Caller
 from broker.service.explain import Prospect, prospect
 from broker.service.forecast import HELD_BACK, told
@@ -45,9 +48,10 @@ async def preview(broker: Broker, caller: Caller, asked: dict[str, Any]) -> Prev
         spec = Submission.model_validate(asked).spec
     except ValidationError as error:
         return Preview(valid=False, errors=_misfits(error))
-    whole = effective(spec, broker.settings.projects)
     token = token_with_quota(broker.settings, caller.actor, caller.token)
     try:
+        snapshots.check(caller, spec)
+        whole = await completed(broker, spec)
         members = await anyio.to_thread.run_sync(members_of, whole.spec)
     except Refused as refused:
         return Preview(valid=False, errors=[_refusal(refused)])
@@ -77,7 +81,7 @@ def _preview(tx: Tx, broker: Broker, whole: Effective, members: Members, token: 
         count=members.size if is_array(spec) else None,
         command=shown(members.first) if is_array(spec) else None,
         spec=json.loads(spec.model_dump_json(exclude_none=True)),
-        sources={name: source.value for name, source in whole.sources.items()},
+        sources={name: str(source) for name, source in whole.sources.items()},
         waiting=waits_for(waits) if waits is not None else found.waiting if not _starts(found) else None,
         placement=found.placement,
         more_workers=found.more_workers,
@@ -87,8 +91,14 @@ def _preview(tx: Tx, broker: Broker, whole: Effective, members: Members, token: 
         basis=told(found.start, found.run),
         would_preempt=_would_preempt(tx, broker, place, place_of(members.first)) or None,
         suggestion=None if _starts(found) else found.suggestion,
-        warnings=warnings_of(tx, whole),
+        warnings=_warnings(tx, whole, fingerprint(members.first)),
     )
+
+
+def _warnings(tx: Tx, whole: Effective, key: str) -> list[str] | None:
+    """A submit's, and what past runs say of the size."""
+    sized = sizing.advice(whole.spec, sizing.used(history.history(tx, key), key))
+    return [*(warnings_of(tx, whole) or ()), *sized] or None
 
 
 def _would_preempt(tx: Tx, broker: Broker, place: Place, directory: str) -> list[WouldPreempt]:

@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from broker.core.arrays import NOT_ENDED
 from broker.core.states import TERMINAL
-from broker.service import array_counts, forecast, output, views
+from broker.service import array_counts, forecast, outcomes, output, snapshots, views
 from broker.service.context import Broker
 from broker.service.dispatch import spec_of
 from broker.service.rows import unknown_job
@@ -28,6 +28,9 @@ BEYOND_ALL_IDS = 1 << 62
 MOST_PENDING_SHOWN = 100
 MOST_CHILDREN_SHOWN = 100
 MOST_ENDED_SHOWN = 50
+MOST_ARTIFACTS_SHOWN = 100
+MOST_OF_A_RESULT = 1000  # characters, of each job in the answer of a wait
+LEAST_OF_A_RESULT = 200  # where it tells of many
 TAIL_LINES = 10
 TAIL_BUDGET = 200
 LOOKS_AGAIN_S = 5.0
@@ -41,7 +44,13 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
         if row is None:
             raise unknown_job(tx, job)
         view = views.job(tx, row, views.Waiting(tx, broker.quotas(tx)))
-        view = view.model_copy(update={"eta": forecast.eta(tx, broker, row, view.waiting)})
+        most = outcomes.CONCISE_CHARACTERS if detail == "concise" else None
+        view = view.model_copy(
+            update={
+                "eta": forecast.eta(tx, broker, row, view.waiting),
+                **_result(tx, view.id, view.state, view.attempt, most),
+            }
+        )
         if detail == "concise":
             return view, []
         spec = tx.one("spec_of_job", job=job)
@@ -63,6 +72,9 @@ async def get_job(broker: Broker, job: int, detail: Literal["concise", "full"]) 
         return view, tx.all("assignments_of_job", job=job)
 
     view, rows = await broker.store.read(fn)
+    if view.spec is not None and view.spec.get("snapshot") is not None:
+        kept = await snapshots.described(broker, view.spec["snapshot"])
+        view = view.model_copy(update={"snapshot": kept.without_diff()})
     if not view.logs_pruned:
         size = await anyio.to_thread.run_sync(_size, broker, job, view.attempt)
         view = view.model_copy(update={"log_bytes": size})
@@ -93,7 +105,21 @@ async def _assignment(broker: Broker, row: Row, listened: int, now_ms: int) -> A
     final_size = row["final_size"]
     complete = None if final_size is None else output.is_complete(final_size, row["final_index_size"], size, index_size)
     view = views.assignment(row, listened=listened, now_ms=now_ms)
-    return view.model_copy(update={"log_bytes": size, "log_complete": complete})
+    left = await broker.store.read(partial(_left_by, job=row["job"], attempt=row["attempt"]))
+    return view.model_copy(update={"log_bytes": size, "log_complete": complete, **left})
+
+
+def _left_by(tx: Tx, *, job: int, attempt: int) -> dict[str, Any]:
+    """What came out of a delivery. Only the job's own result is ever told whole."""
+    found = outcomes.artifacts_of(tx, job, attempt, MOST_ARTIFACTS_SHOWN)
+    return {"artifacts": found or None, **outcomes.result_of(tx, job, attempt).fields}
+
+
+def _result(tx: Tx, job: int, state: JobState, attempt: int | None, most: int | None) -> dict[str, Any]:
+    """What came out of its newest delivery; none of a job that is to run again."""
+    if attempt is None or state is JobState.QUEUED:
+        return {}
+    return outcomes.result_of(tx, job, attempt, most).fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,12 +323,22 @@ async def _ended(broker: Broker, row: Row, *, with_tail: bool) -> Ended:
     duration = None if row["started_at"] is None else round((row["ended_at"] - row["started_at"]) / 1000, 3)
     if with_tail:
         await output.settled(broker, row["id"])
+    result = await broker.store.read(
+        partial(
+            _result,
+            job=row["id"],
+            state=JobState(row["state"]),
+            attempt=row["attempt"],
+            most=MOST_OF_A_RESULT if with_tail else LEAST_OF_A_RESULT,
+        )
+    )
     return Ended(
         id=row["id"],
         state=JobState(row["state"]),
         exit_code=row["exit_code"],
         reason=views.reason(row),
         duration_s=duration,
+        **result,
         log_tail=await output.tail_text(broker, row["id"], row["attempt"], TAIL_LINES, TAIL_BUDGET)
         if with_tail
         else None,

@@ -11,7 +11,9 @@ from broker.service.transition import worker_event
 from broker.service.wake import ListVoid
 from broker.store.contract import Row, Tx
 from broker.wire.events import EventType
+from broker.wire.outcomes import OutcomeLimits
 from broker.wire.problems import ProblemCode, Refused
+from broker.wire.settings import BrokerSettings
 from broker.wire.states import Scope
 from broker.wire.workers import OLDEST_PROTOCOL, Registered, Registration
 
@@ -77,6 +79,7 @@ async def register(broker: Broker, caller: Caller, worker_id: str, said: Registr
         exclusive_lease_s=broker.settings.exclusive_lease_s,
         poll_s=broker.settings.poll_s,
         observes=True,
+        outcomes=outcome_limits(broker.settings),
     )
 
 
@@ -106,6 +109,15 @@ def known_worker(tx: Tx, worker_id: str, epoch: int) -> Row:
             ProblemCode.SUPERSEDED, f"epoch {epoch} is over: epoch {worker['epoch']} of this worker has taken over"
         )
     return worker
+
+
+def outcome_limits(settings: BrokerSettings) -> OutcomeLimits:
+    """How much is kept of what one delivery leaves behind."""
+    return OutcomeLimits(
+        artifact_bytes=int(settings.max_artifact_mb * (1 << 20)),
+        artifacts_bytes=int(settings.max_artifacts_mb * (1 << 20)),
+        artifacts=settings.max_artifacts,
+    )
 
 
 def _keep_facts(tx: Tx, worker_id: str, said: Registration) -> None:

@@ -19,7 +19,7 @@ import structlog
 from broker.core import retention
 from broker.core.retention import REMOVED, Cutoffs, Keep
 from broker.failpoint import failpoint
-from broker.service import output, workers
+from broker.service import output, snapshots, workers
 from broker.service.context import Broker
 from broker.service.submit import TWICE_WITHIN_S
 from broker.service.transition import event
@@ -59,6 +59,7 @@ async def prune(broker: Broker) -> None:
     await _run_times(broker, cut)
     await _watches(broker)
     await _keys(broker)
+    await snapshots.prune(broker)
 
 
 def _keep(broker: Broker) -> tuple[float, float, float]:
@@ -118,7 +119,7 @@ async def _logs(broker: Broker, cut: Cutoffs) -> None:
         if gone:
             failpoint("logs_forgotten")
         for job in gone:
-            await anyio.to_thread.run_sync(broker.logs.remove, job)
+            await anyio.to_thread.run_sync(_remove_files, broker, job)
 
     await _in_pages(broker, _with_old_logs, before, remove)
 
@@ -151,8 +152,14 @@ async def _without_output_to_come(broker: Broker, jobs: list[int]) -> list[int]:
 def _forget_logs(tx: Tx, *, jobs: list[int], before: int) -> list[int]:
     gone = [row["id"] for row in tx.all("forget_logs", ids=json.dumps(jobs), before=before)]
     if gone:
+        tx.run("drop_artifacts", ids=json.dumps(gone))
         event(tx, EventType.LOGS_PRUNED, data={"jobs": retention.blocks(gone)})
     return gone
+
+
+def _remove_files(broker: Broker, job: int) -> None:
+    broker.logs.remove(job)
+    broker.artifacts.remove(job)
 
 
 # ---- rows, and events with them
@@ -165,7 +172,7 @@ async def _jobs(broker: Broker, cut: Cutoffs) -> None:
 
     async def remove(page: list[Row]) -> None:
         for row in page:
-            await anyio.to_thread.run_sync(broker.logs.remove, row["id"])  # what a crash had left
+            await anyio.to_thread.run_sync(_remove_files, broker, row["id"])  # what a crash had left
         failpoint("rows_next")
         await broker.store.run(partial(_drop, page=page, before=before))
 
@@ -189,6 +196,8 @@ def _drop(tx: Tx, *, page: list[Row], before: int) -> None:
     tx.run("drop_array_dependencies", ids=ids)
     of_jobs = tx.one("last_event_of_jobs", ids=ids)
     tx.run("drop_events_of_jobs", ids=ids)
+    tx.run("drop_artifacts", ids=ids)
+    tx.run("drop_results", ids=ids)
     tx.run("drop_assignments", ids=ids)
     tx.run("drop_jobs", ids=ids)
     for spec in {row["spec"] for row in rows}:

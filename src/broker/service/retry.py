@@ -12,10 +12,11 @@ import anyio.to_thread
 from pydantic import ValidationError
 
 from broker.core import retention
-from broker.core.effective import Effective, Source, effective
+from broker.core.effective import Effective, Source
 from broker.core.states import TERMINAL
 from broker.failpoint import failpoint
-from broker.service import keys
+from broker.service import keys, snapshots
+from broker.service.completing import complete
 from broker.service.context import Broker, Caller
 from broker.service.rows import unknown_job
 from broker.service.submit import Denial, Members, accept, admit_environment, members_of
@@ -47,7 +48,8 @@ async def retry(broker: Broker, caller: Caller, job: int, request: RetryRequest)
         plan = await broker.store.read(look)
         if not isinstance(plan, _Plan):
             return plan
-        judged = await anyio.to_thread.run_sync(_judged, broker, plan, request)
+        spec = await snapshots.taken(broker, caller, _spec(plan, request))
+        judged = await anyio.to_thread.run_sync(_judged, broker, plan, spec)
         again = partial(_again, broker=broker, caller=caller, request=request, judged=judged)
         try:
             answer = await broker.store.run(
@@ -197,7 +199,7 @@ def _planned(row: Row, jobs: Sequence[Row]) -> _Plan:
 # ---- what is asked for now
 
 
-def _judged(broker: Broker, plan: _Plan, request: RetryRequest) -> _Judged:
+def _spec(plan: _Plan, request: RetryRequest) -> JobSpec:
     spec = _changed(json.loads(plan.spec), request.changes or {})
     if retention.REMOVED in (spec.env or {}).values():
         raise Refused(
@@ -206,7 +208,11 @@ def _judged(broker: Broker, plan: _Plan, request: RetryRequest) -> _Judged:
             hint="give env in changes, with all of its values",
             field="changes.env",
         )
-    whole = effective(spec, broker.settings.projects)
+    return spec
+
+
+def _judged(broker: Broker, plan: _Plan, spec: JobSpec) -> _Judged:
+    whole = complete(broker, spec)
     admit_environment(whole.spec)
     return _Judged(plan, whole, members_of(whole.spec, plan.indexes or None))
 

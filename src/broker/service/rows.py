@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from broker.core.rows import AssignmentRow, JobRow, StopKind, StopRequest
 from broker.store.contract import Row, Tx
-from broker.wire.jobs import Peak
+from broker.wire.jobs import Peak, Progress
 from broker.wire.machines import Given
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost
@@ -112,6 +112,7 @@ def assignment_row(row: Row) -> AssignmentRow:
         given=given(row),
         peak=peak(row),
         checkpoints=row["checkpoints"],
+        progress=progress(row),
     )
 
 
@@ -128,6 +129,11 @@ def given(row: Row) -> Given | None:
 def peak(row: Row) -> Peak | None:
     """What a delivery has used."""
     return Peak.model_validate_json(row["peak"]) if row["peak"] is not None else None
+
+
+def progress(row: Row) -> Progress | None:
+    """How far a delivery is, in its own words."""
+    return Progress.model_validate_json(row["progress"]) if row["progress"] is not None else None
 
 
 def reached(row: Row) -> Reached | None:

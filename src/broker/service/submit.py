@@ -13,7 +13,7 @@ from typing import Any
 import anyio.to_thread
 
 from broker.core import arrays, graph
-from broker.core.effective import Effective, Source, effective, seconds
+from broker.core.effective import Effective, Source, seconds
 from broker.core.fingerprint import fingerprint
 from broker.core.matching import Shape
 from broker.core.placement import Demand
@@ -21,7 +21,8 @@ from broker.core.quotas import Over
 from broker.core.states import TERMINAL
 from broker.failpoint import failpoint
 from broker.places import DEVICE_NAMES
-from broker.service import array_counts, keys, views
+from broker.service import array_counts, keys, snapshots, views
+from broker.service.completing import completed
 from broker.service.context import Broker, Caller
 from broker.service.quotas import Owner, token_with_quota
 from broker.service.rows import unknown_job
@@ -48,14 +49,16 @@ async def submit(broker: Broker, caller: Caller, said: Submission) -> Submitted:
     specification leaves open is decided here, once: a later change of a project's defaults is for later jobs. With a
     key it is submitted once, however often it is asked for.
     """
-    spec = said.spec
-    whole = effective(spec, broker.settings.projects)
+    key = keys.of(said, caller, "submit", said.project)
+    if (known := await keys.answered(broker.store, key, Submitted)) is not None:
+        return known
+    spec = await snapshots.taken(broker, caller, said.spec)
+    whole = await completed(broker, spec)
     admit_environment(whole.spec)
     if arrays.is_array(spec):  # thousands are judged: others have their turn meanwhile
         members = await anyio.to_thread.run_sync(members_of, whole.spec)
     else:
         members = members_of(whole.spec)
-    key = keys.of(said, caller, "submit", spec.project)
 
     def fn(tx: Tx) -> Submitted | Denial:
         return keys.once(tx, key, Submitted, lambda: accept(tx, broker, caller, whole, members))
@@ -281,6 +284,7 @@ def warnings_of(tx: Tx, whole: Effective) -> list[str] | None:
         for job in spec.depends_on or ()
         if tx.one("array", array=job) is not None and job + 1 not in (spec.depends_on or ())
     ]
+    said += [whole.suggested] if whole.suggested is not None else []
     return (said + _warnings_about_devices(whole)) or None
 
 
@@ -314,7 +318,7 @@ def _warnings_about_devices(whole: Effective) -> list[str]:
         said.append(
             f"it mentions {found[0]} and asks for no GPU, so it will see none: set gpus or vram_gb if it needs one"
         )
-    own = whole.sources.get("gpu_idle_timeout_s") is Source.JOB  # a project's is for those of its jobs that have some
+    own = whole.sources.get("gpu_idle_timeout_s") == Source.JOB  # a project's is for those of its jobs that have some
     if own and seconds(spec.gpu_idle_timeout_s) is not None:
         said.append("gpu_idle_timeout_s limits nothing: the job asks for no GPU")
     return said
@@ -392,7 +396,11 @@ def _schedule_until(broker: Broker, spec: JobSpec) -> int | None:
 def row_of(tx: Tx, whole: Effective, first: JobSpec, shape: int, place: str, actor: str) -> dict[str, Value]:
     """`first`: what is run; of an array its first member, and what is kept is the whole."""
     spec = whole.spec
-    kept = {"json": spec.model_dump_json(exclude_none=True), "sources": json.dumps(whole.sources)}
+    kept = {
+        "json": spec.model_dump_json(exclude_none=True),
+        "sources": json.dumps(whole.sources),
+        "snapshot": spec.snapshot,
+    }
     return {
         "spec": tx.insert("add_spec", **kept),
         "shape": shape,
@@ -429,8 +437,8 @@ def cut(text: str) -> str:
 
 
 def place_of(spec: JobSpec) -> str:
-    """A key of the directory and environment that the job needs: what a worker's refusal of them holds for."""
-    place = [spec.cwd, spec.venv, spec.conda]
+    """A key of the directory or copy, and of the environment, that the job needs: what a worker's refusal of them holds for."""
+    place = [spec.cwd, spec.venv, spec.conda, *([spec.snapshot] if spec.copied else [])]
     if not any(place):
         return ""
     return hashlib.sha256(json.dumps(place).encode()).hexdigest()[:32]

@@ -7,8 +7,9 @@ from functools import partial
 
 import anyio.to_thread
 
-from broker.core.effective import Effective, effective
-from broker.service import keys
+from broker.core.effective import Effective
+from broker.service import keys, snapshots
+from broker.service.completing import complete
 from broker.service.context import Broker, Caller
 from broker.service.submit import Denial, Members, accept, admit_environment, members_of
 from broker.store.contract import Tx
@@ -27,8 +28,11 @@ class _Denied(Exception):
 async def submit_many(broker: Broker, caller: Caller, said: SubmitMany) -> SubmittedMany:
     """Each as `submit` takes it, arrays too. Refused as a whole, with the place and field that are to blame. A key is
     that of all of them; its scope are the projects that they name."""
-    judged = await anyio.to_thread.run_sync(_judged, broker, said.jobs)
     key = keys.of(said, caller, "submit together", ",".join(sorted({spec.project for spec in said.jobs})))
+    if (known := await keys.answered(broker.store, key, SubmittedMany)) is not None:
+        return known
+    specs = [await _taken(broker, caller, place, spec) for place, spec in enumerate(said.jobs)]
+    judged = await anyio.to_thread.run_sync(_judged, broker, specs)
 
     def all_of_them(tx: Tx) -> SubmittedMany:
         return SubmittedMany(jobs=[_accept(tx, broker, caller, n, *one) for n, one in enumerate(judged)])
@@ -44,11 +48,18 @@ async def submit_many(broker: Broker, caller: Caller, said: SubmitMany) -> Submi
     return answer
 
 
+async def _taken(broker: Broker, caller: Caller, place: int, spec: JobSpec) -> JobSpec:
+    try:
+        return await snapshots.taken(broker, caller, spec)
+    except Refused as refused:
+        raise _placed(place, refused) from None
+
+
 def _judged(broker: Broker, specs: Sequence[JobSpec]) -> list[tuple[Effective, Members]]:
     found: list[tuple[Effective, Members]] = []
     for place, spec in enumerate(specs):
         try:
-            whole = effective(spec, broker.settings.projects)
+            whole = complete(broker, spec)
             admit_environment(whole.spec)
             found.append((whole, members_of(whole.spec)))
         except Refused as refused:

@@ -14,7 +14,7 @@ from broker.core.ending import loss, told_of_loss
 from broker.core.rows import AssignmentRow, JobRow, StopKind
 from broker.core.states import LIVE, Cause, Facts, Illegal
 from broker.failpoint import failpoint
-from broker.service import leases, machines, making_room, reservations, retention, usage, waits
+from broker.service import leases, machines, making_room, reservations, retention, schedules, usage, waits
 from broker.service.context import Broker
 from broker.service.rows import read_assignment, read_job
 from broker.service.stops import request_stop
@@ -243,6 +243,7 @@ SWEEPS = (
     Sweep("usage", every=usage.every_s, run=usage.fold),
     Sweep("walls", every=lambda broker: broker.settings.sweep_s, run=stop_overdue),
     Sweep("waits", every=lambda broker: broker.settings.sweep_s, run=waits.tell),
+    Sweep("cron", every=lambda broker: broker.settings.sweep_s, run=schedules.fire),
     Sweep("schedules", every=lambda broker: broker.settings.sweep_s, run=end_unscheduled),
 )
 

@@ -11,18 +11,18 @@ from typing import Literal
 
 from broker.core.arrays import aggregate
 from broker.core.graph import Parent
-from broker.core.matching import Machine, Shape, never, waiting
+from broker.core.matching import COPIES, Machine, Shape, never, waiting
 from broker.core.rows import JobRow
 from broker.service import array_counts, rows, unreadable
 from broker.service.machines import Shown, host_of, troubles
 from broker.service.quotas import Quotas
-from broker.service.rows import given, peak, reached
+from broker.service.rows import given, peak, progress, reached
 from broker.store.contract import Row, Tx
 from broker.wire.events import Event, EventType
 from broker.wire.jobs import Assignment, Job, Reason, Stopping
 from broker.wire.machines import Facts
 from broker.wire.states import AssignmentState, Duty, JobState
-from broker.wire.workers import OLDEST_PROTOCOL, Slots, Worker, WorkerCpus, WorkerState
+from broker.wire.workers import COPIES_SINCE, OLDEST_PROTOCOL, Slots, Worker, WorkerCpus, WorkerState
 
 # At submit, "it will start in a moment" and "the machine is busy" are no news; these are.
 MOST_RUNNING_SHOWN = 100
@@ -191,7 +191,7 @@ def registered(worker: Row) -> Machine:
         online=bool(worker["online"]),
         slots=worker["slots"],
         free=worker["slots"],
-        tags=frozenset(_tags(worker)),
+        tags=frozenset(_tags(worker)) | ({COPIES} if worker["protocol"] >= COPIES_SINCE else set()),
         closed=closed(worker),
         closed_why=worker["duty_why"] if worker["duty"] != Duty.SERVING else None,
         platform=worker["platform"],
@@ -250,6 +250,8 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
         started_at=at(row["started_at"]),
         ended_at=at(row["ended_at"]),
         duration_s=_duration(row, tx.now_ms),
+        progress=progress(row) if state is not JobState.QUEUED else None,
+        artifacts=_artifacts(row) if state is not JobState.QUEUED else None,
         logs_pruned=None if row["logs_kept"] else True,
         retry_of=row["retry_of"],
         retried_as=row["retried_as"],
@@ -280,9 +282,19 @@ def _gpus(row: Row) -> list[str] | None:
     return [share.uuid for share in what.gpus or ()] or None if what is not None else None
 
 
-def _warnings(tx: Tx, row: Row, state: JobState) -> list[str] | None:
-    if state not in (JobState.ASSIGNED, JobState.RUNNING):
+def _artifacts(row: Row) -> str | None:
+    """How many files it left are here, and of how many, until all are."""
+    announced, here = row["artifacts"] or 0, row["artifacts_kept"] or 0
+    if not row["logs_kept"] or not max(announced, here):
         return None
+    return str(here) if here >= announced else f"{here} of {announced}"
+
+
+def _warnings(tx: Tx, row: Row, state: JobState) -> list[str] | None:
+    if state is JobState.QUEUED:
+        return None
+    if state not in (JobState.ASSIGNED, JobState.RUNNING):
+        return json.loads(row["said"]) if row["said"] is not None else None
     found = troubles(tx, row["worker_id"], _gpus(row) or ()) if row["given"] is not None else []
     if row["kill_failed"] is not None:
         left = row["kill_failed"]
@@ -309,6 +321,8 @@ def assignment(row: Row, *, listened: int, now_ms: int) -> Assignment:
         dropped_bytes=row["dropped"] or None,
         peak=peak(row),
         checkpoint_at=at(row["checkpoint_at"]),
+        progress=progress(row),
+        artifacts_expected=row["artifacts"] or None,
         lease_expires_at=at(now_ms + row["lease_until"] - listened) if live else None,
     )
 

@@ -59,6 +59,11 @@ class HeldByQuota:
 
 
 @dataclass(frozen=True, slots=True)
+class OrderChanged:
+    """Settings that say whose turn it is, or what may start, are others: dispatch looks at all again."""
+
+
+@dataclass(frozen=True, slots=True)
 class StopWanted:
     worker: str
 
@@ -150,6 +155,11 @@ class Wake:
                     self._held_shapes.add(shape)
                 case RoomKept(job, worker):
                     self._kept[job] = worker
+                case OrderChanged():
+                    self._ready += 1
+                    for worker in self._parked:
+                        self._look_for(worker)
+                    self.look_at_held()
                 case StopWanted(worker):
                     self._marks[worker] += 1
                     self._let_go(worker)

@@ -84,10 +84,24 @@ class EventType(StrEnum):
     WORKER_REMOVED = "worker_removed", "A worker that was lost was forgotten."
     WORKER_GPUS_CHANGED = "worker_gpus_changed", "Its devices, or how they do, changed; the data say which and how."
     GPU_OFFER_IGNORED = "gpu_offer_ignored", "Another live worker has this device already: it is not used twice."
+    SCHEDULE_CHANGED = "schedule_changed", "A schedule was made, changed, paused or resumed; the data name it."
+    SCHEDULE_REMOVED = "schedule_removed", "A schedule was removed; its jobs stay."
+    SCHEDULE_SKIPPED = (
+        "schedule_skipped",
+        "An instant of a schedule is no job; the data say which and why: missed, overlap, quota, or a refusal's code.",
+    )
     RECLAIM_SUPPRESSED = "reclaim_suppressed", "The broker was away or frozen; that time is not counted against leases."
     RESTORED = "restored", "The database was restored from a backup: what happened after that is forgotten."
     LOGS_PRUNED = "logs_pruned", "Output of jobs that ended long ago was removed; the data name them, as 1..50,53."
     JOBS_PRUNED = "jobs_pruned", "Jobs that ended long ago were removed, with their events; the data name them."
+    PROJECT_CHANGED = (
+        "project_changed",
+        "Keys of a project were changed at run time; the data have the values, null where one was taken back.",
+    )
+    CONFIGURATION_RELOADED = (
+        "configuration_reloaded",
+        "jobd.toml was read again; the data name the keys that count differently, and those that need a restart.",
+    )
     TOKEN_CREATED = "token_created", "A token was made; the data carry its name and scopes, never the token."
     TOKEN_REVOKED = "token_revoked", "A token was revoked and is refused from now on."
 

@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from broker.wire.snapshots import Snapshot
 from broker.wire.states import (
     AssignmentState,
     DependencyPolicy,
@@ -101,6 +102,12 @@ Count = Annotated[int, Field(ge=1, le=1_000_000), WithJsonSchema({"type": "integ
 Gibibytes = Annotated[float, Field(gt=0, le=1 << 20), WithJsonSchema({"type": "number"})]
 
 
+SnapshotWord = Annotated[
+    str, StringConstraints(pattern=r"^(git|copy)(:[0-9a-f]{64})?$"), WithJsonSchema({"type": "string"})
+]
+"""With the sha256 of what was put; without one it is taken where the submit is made."""
+
+
 class Frozen(BaseModel):
     """Unknown fields are refused: a typo must never be accepted and then ignored."""
 
@@ -119,6 +126,7 @@ class Program(Frozen):
     name: Annotated[Text, StringConstraints(max_length=200)] | None = None
     labels: Labels | None = Field(default=None, max_length=64)
     project: Name = "default"
+    profile: Name | None = None
     priority: int = Field(default=0, ge=-50, le=50, description="Higher first; added to the project's.")
 
 
@@ -141,15 +149,21 @@ class Conditions(Frozen):
     on_preempt: OnPreempt = OnPreempt.STOP
 
 
-class JobSpec(Conditions, Program):
-    """What was asked for. It never changes after the submit."""
+class Bundle(Conditions):
+    """Conditions and what is asked of a machine: what a profile may say."""
 
     gpus: int | None = Field(default=None, ge=0, le=512, description="Exclusive without vram_gb.")
     vram_gb: Gibibytes | None = Field(default=None, description="Per GPU; shared.")
     ram_gb: Gibibytes | None = None
     resources: dict[Name, Count] | None = Field(default=None, max_length=64)
+    snapshot: SnapshotWord | None = Field(default=None, description="Of cwd. git: record; copy: run a copy.")
     arch: Name | None = None
     os: Literal["linux", "macos"] | None = None
+
+
+class JobSpec(Bundle, Program):
+    """What was asked for. It never changes after the submit."""
+
     worker: Name | None = Field(default=None, description="Only there.")
     depends_on: JobIds | None = Field(default=None, description="Start after these.")
     depends_on_array: JobIds | None = Field(default=None, description="All their members.")
@@ -177,6 +191,12 @@ class JobSpec(Conditions, Program):
         if self.gpus == 0 and self.vram_gb is not None:
             raise ValueError("vram_gb is of a GPU, and gpus is 0")
         return self
+
+    @property
+    def copied(self) -> str | None:
+        """The sha256 of the copy that it runs in, instead of in `cwd`."""
+        kind, _, sha256 = (self.snapshot or "").partition(":")
+        return sha256 if kind == "copy" and sha256 else None
 
 
 Key = Annotated[Text, StringConstraints(min_length=1, max_length=200), WithJsonSchema({"type": "string"})]
@@ -229,6 +249,34 @@ class Peak(Frozen):
     )
 
 
+LONGEST_MESSAGE = 200
+
+
+def clean(text: str, most: int) -> str:
+    """On one line, without what could move a cursor, turn the direction of writing, or not be sent."""
+    shown = "".join(character if character.isprintable() else " " for character in text)
+    return " ".join(shown.split())[:most].strip()
+
+
+def _message(value: object) -> object:
+    return clean(value, LONGEST_MESSAGE) or None if isinstance(value, str) else value
+
+
+class Progress(Frozen):
+    """How far a job is, in its own words. What could harm whoever reads them is left out."""
+
+    fraction: float = Field(ge=0, le=1)
+    message: Annotated[str | None, BeforeValidator(_message)] = None
+
+
+class Artifact(Frozen):
+    """A file that a delivery left behind."""
+
+    name: str
+    size: int
+    sha256: str
+
+
 class Assignment(Frozen):
     """One delivery of a job to one worker."""
 
@@ -252,6 +300,11 @@ class Assignment(Frozen):
     dropped_bytes: int | None = Field(
         default=None, description="Output that was not kept: log cap, full disk, power cut."
     )
+    progress: Progress | None = None
+    result: Any = None
+    result_cut: str | None = None
+    artifacts: list[Artifact] | None = Field(default=None, description="Files that are here, the first 100.")
+    artifacts_expected: int | None = Field(default=None, description="Files that its worker has announced.")
 
 
 class Eta(Frozen):
@@ -290,14 +343,20 @@ class Job(Frozen):
     ended_at: datetime | None = None
     duration_s: float | None = None
     eta: Eta | None = None
+    progress: Progress | None = None
+    result: Any = None
+    result_cut: str | None = Field(default=None, description="The beginning of a long one; detail=full has it whole.")
+    artifacts: str | None = Field(default=None, description="How many files are here, as 2 of 3 while more come.")
     log_bytes: int | None = None
     logs_pruned: bool | None = Field(default=None, description="Its output was removed, so long after its end.")
     retry_of: int | None = None
     retried_as: int | None = Field(default=None, description="The job that does it again.")
     warnings: list[str] | None = None
     spec: dict[str, Any] | None = Field(default=None, description="detail=full: the effective specification.")
+    snapshot: Snapshot | None = Field(default=None, description="detail=full: its code, without the diff.")
     sources: dict[str, str] | None = Field(
-        default=None, description="detail=full: where each value of spec comes from: job, project, floor or default."
+        default=None,
+        description="detail=full: where each value of spec comes from: job, profile NAME, rule N, root, project, floor or default.",
     )
     assignments: list[Assignment] | None = Field(default=None, description="detail=full: every delivery.")
     depends_on: list[int] | None = Field(default=None, description="detail=full: the jobs it waits for, or waited for.")
@@ -368,7 +427,8 @@ class Preview(Frozen):
     command: str | None = Field(default=None, description="Of its first member.")
     spec: dict[str, Any] | None = Field(default=None, description="The effective specification.")
     sources: dict[str, str] | None = Field(
-        default=None, description="Where each of its values comes from: job, project, floor or default."
+        default=None,
+        description="Where each of its values comes from: job, profile NAME, rule N, root, project, floor or default.",
     )
     waiting: Reason | None = Field(default=None, description="Why it would wait.")
     placement: list[Placement] | None = Field(default=None, description="Workers as they are loaded now.")
@@ -434,6 +494,8 @@ class Ended(Frozen):
     exit_code: int | None = None
     reason: Reason | None = None
     duration_s: float | None = None
+    result: Any = None
+    result_cut: str | None = None
     log_tail: str | None = None
 
 

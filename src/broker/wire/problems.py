@@ -18,6 +18,8 @@ class ProblemCode(StrEnum):
     UNKNOWN_LEASE = "unknown_lease"
     UNKNOWN_TOKEN = "unknown_token"
     UNKNOWN_WATCH = "unknown_watch"
+    UNKNOWN_SCHEDULE = "unknown_schedule"
+    UNKNOWN_SNAPSHOT = "unknown_snapshot"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     NOT_READY = "not_ready"

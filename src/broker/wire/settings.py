@@ -8,16 +8,19 @@ The environment wins over the file. Unknown keys are refused with the nearest kn
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from broker.wire.jobs import FLOOR_TABLE, Name, name_of
 from broker.wire.machines import ResourceSetting, TagSetting
-from broker.wire.projects import Preemption, Project, Quota, TokenTable
+from broker.wire.projects import Preemption, Profile, ProfileName, Project, Quota, Rule, TokenTable
+from broker.wire.snapshots import LARGEST_MB
 
 FILE_ONLY: dict[str, JsonValue] = {"file_only": True}
 ProjectTable = Annotated[str, AfterValidator(lambda name: name if name == FLOOR_TABLE else name_of(name))]
@@ -115,6 +118,17 @@ class BrokerSettings(Settings):
         description="A project's priority, share and quota, and defaults for its jobs; those of `_default` are for all.",
         json_schema_extra=FILE_ONLY,
     )
+    profiles: dict[ProfileName, Profile] = Field(
+        default={},
+        description="What jobs that name it ask for: resources and conditions.",
+        json_schema_extra=FILE_ONLY,
+    )
+    rules: list[Rule] = Field(
+        default=[],
+        max_length=256,
+        description="Profiles that commands look like, suggested or given.",
+        json_schema_extra=FILE_ONLY,
+    )
     tokens: dict[Name, TokenTable] = Field(
         default={}, description="Quotas of the jobs that are submitted with this token.", json_schema_extra=FILE_ONLY
     )
@@ -158,9 +172,68 @@ class BrokerSettings(Settings):
         le=_LONGEST_KEPT_S,
         description="How long an idempotency_key is known: a repeat after that is a new request.",
     )
+    max_artifact_mb: float = Field(
+        default=1024, gt=0, le=1_048_576, description="The largest file that is kept of what a job leaves behind."
+    )
+    max_artifacts_mb: float = Field(
+        default=4096, gt=0, le=1_048_576, description="All that is kept of what one run of a job leaves behind."
+    )
+    max_artifacts: int = Field(
+        default=1000, ge=0, le=100_000, description="How many files one run of a job may leave behind. 0: none."
+    )
     max_body_mb: float = Field(
         default=2, gt=0, le=64, description="Largest request body; log chunks are at most 1 MiB."
     )
+    snapshot_mb: float = Field(
+        default=LARGEST_MB, gt=0, le=1024, description="snapshot=copy: the largest copy of a directory, in MiB."
+    )
+    keep_snapshots_s: float = Field(
+        default=7 * 86_400,
+        ge=0,
+        le=_LONGEST_KEPT_S,
+        description="How long the copy that a job ran in is kept after its end, a day at least. 0: as long as the job.",
+    )
+
+    @property
+    def snapshot_bytes(self) -> int:
+        return int(self.snapshot_mb * (1 << 20))
+
+    @model_validator(mode="after")
+    def _names_what_there_is(self) -> BrokerSettings:
+        named = [(f"projects.{name}.profile", table.profile) for name, table in self.projects.items()]
+        named += [(f"rules.{at}.profile", rule.profile) for at, rule in enumerate(self.rules)]
+        for place, profile in named:
+            if profile is not None and profile not in self.profiles:
+                near = difflib.get_close_matches(profile, self.profiles, n=1)
+                suggestion = f"; did you mean {near[0]}?" if near else ""
+                raise ValueError(f"{place}: there is no profile {profile}{suggestion}")
+        roots: dict[str, str] = {}
+        for name, table in self.projects.items():
+            if name == FLOOR_TABLE and table.roots is not None:
+                raise ValueError(f"projects.{name}.roots: roots are of one project")
+            for root in table.roots or ():
+                if roots.setdefault(root, name) != name:
+                    raise ValueError(f"projects.{name}.roots: {root} is one of {roots[root]} already")
+        return self
+
+
+AT_RUN_TIME = frozenset(
+    {
+        "projects",
+        "profiles",
+        "rules",
+        "tokens",
+        "preemption",
+        "lease_idle_s",
+        "max_losses",
+        "max_launch_failures",
+        "prefer_s",
+        "keep_logs_s",
+        "keep_jobs_s",
+        "keep_env_s",
+    }
+)
+"""Settings of a broker that follow a reload; the others count from the next start on."""
 
 
 class WorkerSettings(ClientSettings):
@@ -200,6 +273,12 @@ class WorkerSettings(ClientSettings):
         le=1_048_576,
         description="How large a log may become. Of a larger output it has the beginning and the end, and says what is missing.",
     )
+    snapshot_cache_mb: float = Field(
+        default=1024,
+        ge=0,
+        le=1_048_576,
+        description="How much of what jobs are copies of is kept here for the next ones; the longest unused goes first.",
+    )
 
 
 ALL: tuple[type[Settings], ...] = (ClientSettings, BrokerSettings, WorkerSettings)
@@ -229,9 +308,10 @@ def load(
         except tomllib.TOMLDecodeError as error:
             raise ConfigurationError(f"{config_name}: {error}") from None
         for key, value in parsed.items():
-            _check_known(key, known, config_name, key)
+            _check_known(key, known, f"{config_name}{_at_line(config_text, (key,))}", key)
             if key in model.model_fields:
-                values[key], sources[key] = value, f"{key} in {config_name}"
+                line = _at_line(config_text, (key,))
+                values[key], sources[key] = value, f"{key} in {config_name}{line}"
     for variable, text in environ.items():
         if not variable.startswith("JOBD_"):
             continue
@@ -250,8 +330,14 @@ def load(
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0]) if first["loc"] else ""
+        if not first["loc"]:
+            said = first["msg"].removeprefix("Value error, ")
+            place = tuple(said.partition(":")[0].split("."))
+            raise ConfigurationError(f"{said} (in {config_name}{_at_line(config_text, place)})") from None
         if key in model.model_fields and is_file_only(model, key):
-            raise ConfigurationError(_in_a_table(first["loc"], first["type"], first["msg"], config_name)) from None
+            said = _in_a_table(first["loc"], first["type"], first["msg"], config_name)
+            where = _at_line(config_text, first["loc"]).removeprefix(", ")
+            raise ConfigurationError(f"{said} ({where})" if where else said) from None
         raise ConfigurationError(f"{sources.get(key, key)}: {first['msg']} (got {values.get(key)!r})") from None
 
 
@@ -269,6 +355,10 @@ def _in_a_table(loc: tuple[int | str, ...], kind: str, message: str, config_name
         fields, what = Quota.model_fields, "a quota limits nothing of that name"
     elif loc[0] == "preemption":
         fields, what = Preemption.model_fields, "there is no such word"
+    elif loc[0] == "profiles":
+        fields, what = Profile.model_fields, "a profile has no such condition"
+    elif loc[0] == "rules":
+        fields, what = Rule.model_fields, "a rule has no such word"
     elif loc[0] == "tokens":
         fields, what = TokenTable.model_fields, "a token has only a quota"
     else:
@@ -276,6 +366,32 @@ def _in_a_table(loc: tuple[int | str, ...], kind: str, message: str, config_name
     near = difflib.get_close_matches(str(loc[-1]), fields, n=1)
     suggestion = f"did you mean {near[0]}?" if near else f"it takes {', '.join(fields)}."
     return f"{path} in {config_name}: {what}; {suggestion} See docs/configuration.md."
+
+
+_HEAD = re.compile(r"""\s*\[\[?\s*([^\[\]]+?)\s*\]""")
+_KEY = re.compile(r"""\s*["']?([A-Za-z0-9_.-]+?)["']?\s*=""")
+
+
+def _at_line(text: str | None, loc: tuple[int | str, ...]) -> str:
+    """`, line 7`: where this key, or at least its table, stands in the file; empty where that can't be told."""
+    wanted = [str(part) for part in loc if part != "[key]"]
+    table: list[str] = []
+    lists: Counter[str] = Counter()
+    best, found = 0, 0
+    for number, line in enumerate((text or "").splitlines(), 1):
+        here = None
+        if head := _HEAD.match(line):
+            table = [part.strip().strip("\"'") for part in head[1].split(".")]
+            if line.lstrip().startswith("[["):
+                lists[head[1]] += 1
+                table.append(str(lists[head[1]] - 1))
+            here = table
+        elif key := _KEY.match(line):
+            here = [*table, *key[1].split(".")]
+        here = (here or [])[: len(wanted)]
+        if here == wanted[: len(here)] and len(here) > best:
+            best, found = len(here), number
+    return f", line {found}" if found else ""
 
 
 # A job that itself uses `job` has these in its environment; they are no settings.

@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from broker.wire.jobs import Frozen, JobSpec, Name, Peak, Reason, Text
+from broker.wire.jobs import Frozen, JobSpec, Name, Peak, Progress, Reason, Text
 from broker.wire.machines import Battery, Facts, Given, Ram, WorkerGpu
+from broker.wire.outcomes import Left, OutcomeLimits
 from broker.wire.states import LimitCode
 
 Uuid = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
@@ -25,6 +26,8 @@ OLDEST_PROTOCOL = 2
 """The first whose workers may be given work."""
 ADOPTS = 3
 """The first whose workers can adopt a process."""
+COPIES_SINCE = 3
+"""The first whose workers know that a job may run in a copy."""
 
 
 class Registration(Frozen):
@@ -62,6 +65,9 @@ class Registered(Frozen):
     poll_s: float
     observes: bool = Field(
         default=False, description="The broker takes `peak` and `checkpoints`; earlier ones refuse the words."
+    )
+    outcomes: OutcomeLimits | None = Field(
+        default=None, description="The broker takes `progress` and `left`, results and artifacts; likewise."
     )
 
 
@@ -122,6 +128,8 @@ class Final(Frozen):
     cpu_s: float | None = Field(default=None, ge=0)
     peak: Peak | None = None
     checkpoints: Checkpoints | None = None
+    progress: Progress | None = None
+    left: Left | None = Field(default=None, description="What follows, and what does not.")
 
 
 class Held(Frozen):
@@ -136,6 +144,7 @@ class Held(Frozen):
     final: Final | None = Field(default=None, description="With phase ended.")
     peak: Peak | None = Field(default=None, description="What it has used so far; told when it moved by a step.")
     checkpoints: Checkpoints | None = None
+    progress: Progress | None = Field(default=None, description="Told once a heartbeat at most.")
 
 
 class Exchange(Frozen):

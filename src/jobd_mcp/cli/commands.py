@@ -18,6 +18,7 @@ SHAPES = {
     "explain": Shape("job_explain", rendering.explained, bare="job"),
     "cancel": Shape("job_cancel", rendering.cancelled, bare="job"),
     "preempt": Shape("job_preempt", rendering.stopped, bare="job"),
+    "stats": Shape("job_stats", rendering.stats, bare="job"),
 }
 # Commands of more than one operation, or of none: the module and the function that makes each, imported when used.
 WRITTEN = {
@@ -30,6 +31,7 @@ WRITTEN = {
     "adopt": "adopt:adopt_command",
     "lease": "lease:lease_command",
     "logs": "logs:logs_command",
+    "artifacts": "artifacts:artifacts_command",
     "events": "events:events_command",
     "top": "top:top_command",
     "workers": "workers:workers_group",
@@ -41,7 +43,10 @@ WRITTEN = {
     "restore": "backup:restore_command",
     "demo": "machine:demo_command",
     "doctor": "doctor:doctor_command",
+    "projects": "projects:projects_group",
+    "reload": "projects:reload_command",
     "token": "tokens:token_group",
+    "schedule": "schedules:schedule_group",
     "completion": "completion:completion_command",
 }
 ORDER = (
@@ -50,9 +55,11 @@ ORDER = (
     "list",
     "status",
     "logs",
+    "artifacts",
     "wait",
     "explain",
     "preview",
+    "stats",
     "cancel",
     "preempt",
     "retry",
@@ -61,7 +68,9 @@ ORDER = (
     "lease",
     "top",
     "workers",
+    "projects",
     "events",
+    "schedule",
     "token",
 )
 _EXPLICIT = {shape.operation for shape in SHAPES.values()} | {

@@ -94,9 +94,10 @@ class Connection:
         return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
 
     def _headers(self, request: Request, extra: Mapping[str, str]) -> dict[str, str]:
-        headers = {"Accept": "*/*", "Connection": "close", **extra}
+        headers = {"Accept": "*/*", "Connection": "close"}
         if request.body is not None:
             headers["Content-Type"] = "application/json"
+        headers |= extra
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         return headers

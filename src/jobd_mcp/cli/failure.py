@@ -11,9 +11,17 @@ class Failure(Exception):
     """Shown as `job: <message> (<code>)` and a hint; never a traceback."""
 
     def __init__(
-        self, message: str, *, code: str | None = None, hint: str | None = None, retryable: bool = False
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        hint: str | None = None,
+        retryable: bool = False,
+        status: int | None = None,
     ) -> None:
+        """`status`: of the broker's answer, where that is what failed."""
         super().__init__(message)
+        self.status = status
         self.message = message
         self.retryable = retryable
         self.code = code
@@ -37,4 +45,5 @@ def refused(answer: Json, status: int) -> Failure:
         code=str(code) if code else None,
         hint=str(hint) if hint else None,
         retryable=problem.get("retryable") is True,
+        status=status,
     )

@@ -6,13 +6,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 import click
 
-from jobd_mcp.cli import colours, many, rendering
+from jobd_mcp.cli import asking, colours, many, rendering
+from jobd_mcp.cli.asking import Asked
 from jobd_mcp.cli.connection import Answer, Connection, connect
 from jobd_mcp.cli.failure import OWN_FAILURE, Failure
 from jobd_mcp.cli.live_line import telling
@@ -21,7 +22,6 @@ from jobd_mcp.cli.operation_command import JSON_FLAG, bare_words, json_flag, sho
 from jobd_mcp.cli.options import arguments_of, options_of
 from jobd_mcp.cli.output import Sink, copy
 from jobd_mcp.cli.standing import standing
-from jobd_mcp.cli.submitting import Words, program, surroundings
 from jobd_mcp.cli.surface import by_name
 from jobd_mcp.cli.waiting import Waiter
 from jobd_mcp.schemas import Json, Schema, as_list, as_object
@@ -44,10 +44,12 @@ def submit_command() -> click.Command:
     @click.pass_context
     def call(ctx: click.Context, /, **values: object) -> int:
         as_json = values[JSON_FLAG] is True
-        if values["stdin"] is True or values["file"] is not None:
-            return _submit_many(ctx, values, as_json=as_json)
+        asked = _asked(ctx, values)
         connection = connect(os.environ, start=True)
-        answer = connection.call(operation, _spec(ctx, values, connection))
+        if not asked.source.alone:
+            return _submit_many(asked, connection, values, as_json=as_json)
+        spec = _with_snapshot(_spec(asked, connection, values), connection)
+        answer = _blamed(asked, lambda: connection.call(operation, spec))
         made = as_object(answer.json())
         if values["wait"] is not True:
             show(answer.body, as_json, lambda: rendering.submitted(made))
@@ -60,28 +62,22 @@ def submit_command() -> click.Command:
         "submit",
         callback=call,
         params=[
-            *_program_params(),
+            *program_params(),
             click.Option(["--wait"], is_flag=True, help="Wait for the end, and exit with the job's code."),
             click.Option(["--stdin"], is_flag=True, help="Many jobs, all or none: a specification in JSON a line."),
-            click.Option(["--file"], type=click.STRING, help="The same from a file."),
+            click.Option(["--file"], type=click.STRING, help="The same from a file; or TOML, YAML, JSON, a script."),
             json_flag(),
         ],
-        help=f"{operation.description}\n\n{_PROGRAM_HELP}",
+        help=f"{operation.description}\n\n{PROGRAM_HELP}",
     )
 
 
-def _submit_many(ctx: click.Context, values: dict[str, object], *, as_json: bool) -> int:
-    """What a line leaves out is as the options say."""
-    file = values["file"]
-    lines = many.read(file if isinstance(file, str) else None)
-    connection = connect(os.environ, start=True)
-    common = _spec(ctx, values, connection)
-    key = common.pop("idempotency_key", None)
-    specs: list[Json] = [many.completed(spec, common) for spec in lines.specs]
-    try:
-        answer = connection.call(by_name()["job_submit_many"], {"jobs": specs, "idempotency_key": key})
-    except Failure as failure:
-        raise lines.blamed(failure) from None
+def _submit_many(asked: Asked, connection: Connection, values: dict[str, object], *, as_json: bool) -> int:
+    all_of_them = asked.specs(connection, by_name()["worker_list"], os.environ, pass_env=values["no_env"] is not True)
+    specs: list[Json] = [_with_snapshot(as_object(spec), connection) for spec in all_of_them]
+    key = _one_key(specs)
+    asking: Schema = {"jobs": specs} if key is None else {"jobs": specs, "idempotency_key": key}
+    answer = _blamed(asked, lambda: connection.call(by_name()["job_submit_many"], asking))
     if values["wait"] is not True:
         made = [as_object(entry) for entry in as_list(as_object(answer.json()).get("jobs"))]
         show(answer.body, as_json, lambda: [line for one in made for line in rendering.submitted(one)])
@@ -91,13 +87,22 @@ def _submit_many(ctx: click.Context, values: dict[str, object], *, as_json: bool
     return _waited(waiter, which, _wait(waiter, which), as_json)
 
 
+def _one_key(specs: list[Json]) -> Json:
+    """The key that is said for all of them, taken out of each. Raises Failure if they have several."""
+    said = [as_object(spec).pop("idempotency_key", None) for spec in specs]
+    if any(key != said[0] for key in said):
+        raise Failure("jobs that are submitted together have one idempotency_key", hint="say it as --idempotency-key")
+    return said[0]
+
+
 def preview_command() -> click.Command:
     operation = by_name()["job_preview"]
 
     @click.pass_context
     def call(ctx: click.Context, /, **values: object) -> int:
+        asked = _one(_asked(ctx, values))
         connection = connect(os.environ)
-        answer = connection.call(operation, {"spec": _spec(ctx, values, connection)})
+        answer = connection.call(operation, {"spec": _spec(asked, connection, values)})
         found = as_object(answer.json())
         show(answer.body, values[JSON_FLAG] is True, lambda: rendering.previewed(found))
         return 0 if found.get("valid") is True else OWN_FAILURE
@@ -105,7 +110,7 @@ def preview_command() -> click.Command:
     return ProgramCommand(
         "preview",
         callback=call,
-        params=[*_program_params(), json_flag()],
+        params=[*program_params(), json_flag()],
         help=f"{operation.description} Takes what job submit takes; exits with 125 if that would be refused.",
         short_help="What job submit would say: errors, values, workers, when it starts.",
     )
@@ -114,11 +119,12 @@ def preview_command() -> click.Command:
 def run_command() -> click.Command:
     @click.pass_context
     def call(ctx: click.Context, /, **values: object) -> int:
+        asked = _one(_asked(ctx, values))
         connection = connect(os.environ, start=True)
-        spec = _spec(ctx, values, connection)
+        spec = _with_snapshot(_spec(asked, connection, values), connection)
         if {"count", "sweep"} & spec.keys():
             raise Failure("job run runs one job", hint="job submit --wait waits for an array")
-        made = as_object(connection.call(by_name()["job_submit"], spec).json())
+        made = as_object(_blamed(asked, lambda: connection.call(by_name()["job_submit"], spec)).json())
         if made.get("waiting") and sys.stderr.isatty():
             say(rendering.job_line(made))  # else nothing would be seen, and nobody would know why
         return _followed(connection, made["id"])
@@ -126,10 +132,10 @@ def run_command() -> click.Command:
     return ProgramCommand(
         "run",
         callback=call,
-        params=_program_params(),
+        params=program_params(),
         help=(
             "Run a program as a job, and behave like it: its output as it comes, its exit code at the end. "
-            f"Ctrl-C cancels the job; a second Ctrl-C leaves it to its end.\n\n{_PROGRAM_HELP}"
+            f"Ctrl-C cancels the job; a second Ctrl-C leaves it to its end.\n\n{PROGRAM_HELP}"
         ),
         short_help="Submit, follow the output, exit with the job's code.",
     )
@@ -162,31 +168,71 @@ def wait_command() -> click.Command:
     )
 
 
-_PROGRAM_HELP = (
-    "The program: `-- CMD ARGS…` runs CMD without a shell; one word is shell text, as 'make | tee log'. The job's "
+PROGRAM_HELP = (
+    "The program: `-- CMD ARGS…` runs CMD without a shell; one word is shell text, as 'make | tee log', or a file: a "
+    "specification in TOML, YAML or JSON, or a script with #JOBD or #SBATCH lines. The job's "
     "directory is this one if the broker is on this machine. An active venv or conda environment is passed on if the "
     "workers are on this machine. Starts this user's broker if none runs and JOBD_URL names none."
 )
 
 
-def _program_params() -> list[click.Parameter]:
+def program_params() -> list[click.Parameter]:
     return [
-        click.Argument(["words"], nargs=-1, metavar="['SHELL TEXT' | -- CMD ARGS…]"),
+        click.Argument(["words"], nargs=-1, metavar="['SHELL TEXT' | FILE | -- CMD ARGS…]"),
         *options_of(by_name()["job_submit"]),
         click.Option(["--no-env"], is_flag=True, help="Don't pass on the active venv or conda environment."),
+        click.Option(["--strict"], is_flag=True, help="Refuse #SBATCH lines that have no equivalent."),
     ]
 
 
-def _spec(ctx: click.Context, values: dict[str, object], connection: Connection) -> Schema:
-    """The specification that the options, the words and the surroundings make."""
-    words = values["words"]
-    bare = tuple(str(word) for word in words) if isinstance(words, tuple) else ()
-    behind: list[str] | None = ctx.meta[BEHIND_DASHES]
-    if bare and behind is not None:
-        raise Failure(f"{bare[0]!r} stands before --", hint="put the whole program behind --")
-    said = Words(bare if behind is None else tuple(behind), literal=behind is not None)
-    given: Schema = {**arguments_of(by_name()["job_submit"], values), **program(said)}
-    return surroundings(given, connection, by_name()["worker_list"], os.environ, pass_env=values["no_env"] is not True)
+def _asked(ctx: click.Context, values: dict[str, object]) -> Asked:
+    """What the words, the options and a file say; before any broker is asked or started."""
+    words, file = values["words"], values.get("file")
+    submit = by_name()["job_submit"]
+    return asking.read(
+        arguments_of(submit, values),
+        tuple(str(word) for word in words) if isinstance(words, tuple) else (),
+        ctx.meta[BEHIND_DASHES],
+        submit,
+        os.environ,
+        file=file if isinstance(file, str) else None,
+        stdin=values.get("stdin") is True,
+        strict=values["strict"] is True,
+    )
+
+
+def _one(asked: Asked) -> Asked:
+    if not asked.source.alone:
+        raise Failure(f"{asked.source.name} is a list of jobs", hint="job submit takes it; here one job is meant")
+    return asked
+
+
+def _spec(asked: Asked, connection: Connection, values: dict[str, object]) -> Schema:
+    """The one specification, with its surroundings."""
+    (spec,) = asked.specs(connection, by_name()["worker_list"], os.environ, pass_env=values["no_env"] is not True)
+    return as_object(spec)
+
+
+def _blamed(asked: Asked, call: Callable[[], Answer]) -> Answer:
+    """A refusal names the file, and the place in it."""
+    try:
+        return call()
+    except Failure as failure:
+        raise asked.source.blamed(failure) if asked.source.name else failure from None
+
+
+def spec_of(ctx: click.Context, values: dict[str, object], connection: Connection) -> Schema:
+    """The one specification that the words, the options and the surroundings make."""
+    return _spec(_one(_asked(ctx, values)), connection, values)
+
+
+def _with_snapshot(spec: Schema, connection: Connection) -> Schema:
+    """The code that it is to be submitted with; a broker on this machine takes it by itself."""
+    if "snapshot" not in spec or connection.on_this_machine:
+        return spec
+    from jobd_mcp.cli import snapshots
+
+    return snapshots.put(spec, connection)
 
 
 def _followed(connection: Connection, job: Json) -> int:

@@ -95,7 +95,7 @@ class NumberOrWord(click.ParamType[float | str]):
 
 def options_of(operation: Operation, without: Collection[str] = ()) -> list[click.Parameter]:
     """One option for each field that is not in `without`."""
-    return [_option(name, schema) for name, schema in operation.fields.items() if name not in without]
+    return [option(name, schema) for name, schema in operation.fields.items() if name not in without]
 
 
 def arguments_of(operation: Operation, values: Mapping[str, object]) -> dict[str, Json]:
@@ -112,7 +112,8 @@ def arguments_of(operation: Operation, values: Mapping[str, object]) -> dict[str
     return arguments
 
 
-def _option(name: str, schema: Schema) -> click.Option:
+def option(name: str, schema: Schema) -> click.Option:
+    """The option of one field."""
     flag = "--" + name.replace("_", "-")
     types = types_of(schema)
     help_text = _help(schema)

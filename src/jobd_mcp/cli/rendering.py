@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -11,7 +12,7 @@ from datetime import UTC, datetime
 import click
 
 from jobd_mcp.cli import cells
-from jobd_mcp.cli.colours import OF_STATE
+from jobd_mcp.cli.colours import OF_STATE, has_blocks
 from jobd_mcp.cli.columns import Column, laid_out
 from jobd_mcp.schemas import Json, Schema, as_list, as_object
 
@@ -19,6 +20,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 _LONGEST_USUAL_EVENT = 18
+_BAR = 10
 
 
 def text(value: Json) -> str:
@@ -27,6 +29,26 @@ def text(value: Json) -> str:
         return ""
     shown = value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
     return _CONTROL.sub(" ", shown)
+
+
+def how_far(job: Schema, *, plain: bool) -> str:
+    """How far a job is, in its own words: a bar, the percentage, and its message. Empty if it has said nothing."""
+    known = as_object(job.get("progress"))
+    fraction = known.get("fraction")
+    if not isinstance(fraction, int | float):
+        return ""
+    drawn = bar(fraction, 1.0, _BAR, plain=plain)
+    return f"{drawn} {int(fraction * 100 + 1e-9)} % {text(known.get('message'))}".rstrip()
+
+
+def bar(used: float, total: float, length: int, *, plain: bool) -> str:
+    """`length` cells, as many of them full as `used` is of `total`; something and all are told from nearly so."""
+    share = min(1.0, max(0.0, used / total)) if total > 0 else 0.0
+    full = round(share * length)
+    full = max(full, 1) if share > 0 else full
+    full = min(full, length - 1) if share < 1 else full
+    on, off = ("#", ".") if plain else ("█", "░")
+    return on * full + off * (length - full)
 
 
 def duration(seconds: Json) -> str:
@@ -123,6 +145,37 @@ def previewed(answer: Json) -> list[str]:
     return lines + [_spec_line(name, value, text(sources.get(name))) for name, value in values]
 
 
+def stats(answer: Json) -> list[str]:
+    """What commands used, and asked for; and what would do."""
+    commands = [as_object(entry) for entry in as_list(as_object(answer).get("commands"))]
+    if not commands:
+        return ["nothing has ended yet"]
+    return [line for known in commands for line in _stats_of(known)]
+
+
+def _stats_of(known: Schema) -> list[str]:
+    whose = "with other values too, " if known.get("values_differ") else ""
+    asked = as_object(known.get("asked"))
+    used = [
+        f"{name} {text(value)}"
+        for name in ("rss_gb", "vram_gb", "cpus", "gpu")
+        if (value := known.get(name)) is not None
+    ]
+    lines = [
+        click.style(text(known.get("fingerprint")), bold=True) + f"  {text(known.get('command'))}",
+        f"  {whose}{text(known.get('runs'))} completed, {text(known.get('failed'))} failed",
+    ]
+    if known.get("median_run_s") is not None:
+        median, worst = duration(known.get("median_run_s")), duration(known.get("worst_run_s"))
+        lines.append(f"  runs for {median} (median), {worst} at most")
+    if used:
+        lines.append(f"  used at most: {', '.join(used)}")
+    if asked:
+        lines.append(f"  asks: {', '.join(f'{name} {text(value)}' for name, value in asked.items())}")
+    lines += [f"  {text(said)}" for said in as_list(known.get("suggestions"))]
+    return [*lines, f"  {text(known.get('note'))}"] if known.get("note") else lines
+
+
 def _placed(known: Schema) -> list[str]:
     lines = []
     for entry in (as_object(entry) for entry in as_list(known.get("placement"))):
@@ -173,7 +226,7 @@ def job_list(answer: Json) -> list[str]:
             duration(job.get("duration_s")),
             ago(job.get("created_at")),
             what(job),
-            reason(job.get("reason") or job.get("waiting")) or per_state(job.get("counts")),
+            reason(job.get("reason") or job.get("waiting")) or per_state(job.get("counts")) or _how_far(job),
         ]
         for job in jobs
     ]
@@ -184,6 +237,10 @@ def job_list(answer: Json) -> list[str]:
     if listing.get("next_cursor"):
         lines.append(f"more: --cursor {text(listing.get('next_cursor'))}")
     return lines
+
+
+def _how_far(job: Schema) -> str:
+    return how_far(job, plain=not has_blocks(sys.stdout)) if job.get("state") == "running" else ""
 
 
 def per_state(counts: Json) -> str:
@@ -246,7 +303,25 @@ def _when_of(eta: Schema) -> list[str]:
     return [*said, text(eta.get("basis"))]
 
 
+def artifacts(answer: Json) -> list[str]:
+    """The files that a job left, and whether more are to come."""
+    known = as_object(answer)
+    files = [as_object(entry) for entry in as_list(known.get("artifacts"))]
+    rows = [[size(file.get("size")), text(file.get("sha256"))[:12], text(file.get("name"))] for file in files]
+    lines = table([Column("SIZE", right=True), "SHA256", Column("NAME")], rows) if rows else []
+    expected = known.get("expected")
+    if isinstance(expected, int) and len(files) < expected:
+        return [*lines, f"{len(files)} of {expected} are here; the others are on their way"]
+    if known.get("complete") is not True:
+        return [*lines, "They come after the end of the job."]
+    return lines or ["It left no files."]
+
+
 def _shown(name: str, value: Json) -> str:
+    if name == "progress":
+        return how_far({name: value}, plain=not has_blocks(sys.stdout))
+    if name == "result":
+        return text(json.dumps(value, ensure_ascii=False))
     if name == "eta":
         return "; ".join(_when_of(as_object(value)))
     if name in ("reason", "waiting"):
@@ -354,6 +429,28 @@ def tokens(answer: Json) -> list[str]:
         for token in known
     ]
     return table(["NAME", "SCOPES", "WORKER", "MADE", "USED", "REVOKED"], rows)
+
+
+def schedules(answer: Json) -> list[str]:
+    known = [as_object(entry) for entry in as_list(as_object(answer).get("schedules"))]
+    if not known:
+        return ["No schedules."]
+    rows = [
+        [
+            text(one.get("name")),
+            text(one.get("cron")),
+            text(one.get("tz")),
+            "paused" if one.get("paused") is True else text(one.get("next_at")),
+            ago(one.get("last_at")),
+            text(one.get("last_job")),
+        ]
+        for one in known
+    ]
+    return table(["NAME", "CRON", "ZONE", "NEXT", "LAST", "JOB"], rows)
+
+
+def schedule(answer: Json) -> list[str]:
+    return schedules({"schedules": [answer]})
 
 
 def token_made(answer: Json) -> list[str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from jobd_mcp.cli.connection import Connection
-from jobd_mcp.cli.rendering import duration, reason, text
+from jobd_mcp.cli.rendering import bar, duration, how_far, reason, text
 from jobd_mcp.cli.surface import by_name
-from jobd_mcp.cli.top_frame import bar
 from jobd_mcp.schemas import Json, Schema, as_list, as_object
 
 MOST_NAMED = 3
@@ -30,7 +29,7 @@ def standing(connection: Connection, arguments: Schema, *, plain: bool) -> str:
         return _share(sum(known.values()) - left, sum(known.values()), told, plain=plain)
     ids = as_list(arguments.get("job"))
     if len(ids) <= MOST_NAMED:
-        return ", ".join(_job(ask("job_get", {"job": id_})) for id_ in ids)
+        return ", ".join(_job(ask("job_get", {"job": id_}), plain=plain) for id_ in ids)
     left = 0
     for start in range(0, len(ids), _BLOCK):
         answer = ask("job_wait", {"job": ids[start : start + _BLOCK], "timeout_s": 0})
@@ -42,12 +41,13 @@ def _share(ended: int, total: int, told: str, *, plain: bool) -> str:
     return f"{bar(ended, total, BAR, plain=plain)} {ended} of {total} ended" + (f"; {told}" if told else "")
 
 
-def _job(job: Schema) -> str:
+def _job(job: Schema, *, plain: bool) -> str:
     said = f"job {text(job.get('id'))} {text(job.get('state'))}"
     if job.get("stopping"):
         return f"{said}, stopping"
     if job.get("state") == "running":
-        return f"{said} on {text(job.get('worker'))} for {_whole(job.get('duration_s'))}"
+        far = how_far(job, plain=plain)
+        return f"{said} on {text(job.get('worker'))} for {_whole(job.get('duration_s'))}" + (f"  {far}" if far else "")
     why = reason(job.get("waiting"))
     return f"{said}: {why}" if why else said
 

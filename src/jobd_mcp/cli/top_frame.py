@@ -10,7 +10,7 @@ from jobd_mcp.cli import cells, machines
 from jobd_mcp.cli.colours import OF_STATE
 from jobd_mcp.cli.columns import Column, laid_out
 from jobd_mcp.cli.machines import number
-from jobd_mcp.cli.rendering import duration, reason, text, what
+from jobd_mcp.cli.rendering import bar, duration, how_far, reason, text, what
 from jobd_mcp.cli.top_feed import SHOWN_STATES, Snapshot
 from jobd_mcp.schemas import Schema, as_list, as_object
 
@@ -62,7 +62,7 @@ def frame(shown: Snapshot, size: Size, now: Now, *, plain_bars: bool = False, li
     events = _events(shown, min(room // _EVENTS_SHARE, 8))
     workers = _workers(shown.workers, size.columns, max(2, (room - len(events)) // _WORKERS_SHARE), plain_bars)
     workers += gap_line
-    jobs = _jobs(shown, size.columns, room - len(events) - len(workers), now)
+    jobs = _jobs(shown, size.columns, room - len(events) - len(workers), now, plain_bars)
     gap: list[Line] = [()] * (room - len(events) - len(workers) - len(jobs)) if live else []
     body = [*workers, *jobs, *gap, *events]
     lines = [*head, *body[: max(0, room)], *keys]
@@ -71,16 +71,6 @@ def frame(shown: Snapshot, size: Size, now: Now, *, plain_bars: bool = False, li
 
 def as_text(line: Line) -> str:
     return "".join(span.text for span in line)
-
-
-def bar(used: float, total: float, length: int, *, plain: bool) -> str:
-    """`length` cells, as many of them full as `used` is of `total`; something and all are told from nearly so."""
-    share = min(1.0, max(0.0, used / total)) if total > 0 else 0.0
-    full = round(share * length)
-    full = max(full, 1) if share > 0 else full
-    full = min(full, length - 1) if share < 1 else full
-    on, off = ("#", ".") if plain else ("█", "░")
-    return on * full + off * (length - full)
 
 
 def _head(shown: Snapshot, now: Now) -> list[Line]:
@@ -127,7 +117,7 @@ def _workers(workers: Sequence[Schema], columns: int, most: int, plain_bars: boo
     return _table(head, rows, columns, most)
 
 
-def _jobs(shown: Snapshot, columns: int, most: int, now: Now) -> list[Line]:
+def _jobs(shown: Snapshot, columns: int, most: int, now: Now, plain_bars: bool) -> list[Line]:
     if not shown.jobs:
         nothing: Line = (Span("nothing runs, and nothing waits", "dim"),)
         return [nothing] if most > 0 else []
@@ -138,7 +128,7 @@ def _jobs(shown: Snapshot, columns: int, most: int, now: Now) -> list[Line]:
             text(job.get("worker")),
             _time(job, shown, now),
             what(job),
-            reason(job.get("waiting")),
+            reason(job.get("waiting")) or how_far(job, plain=plain_bars),
         ]
         for job in shown.jobs
     ]
@@ -147,7 +137,7 @@ def _jobs(shown: Snapshot, columns: int, most: int, now: Now) -> list[Line]:
     head = [Column("JOB", 9, right=True), Column("STATE", 9), Column("WORKER", 16), Column("TIME", 10, right=True)]
     waits = any(row[-1] for row in rows[: max(0, most - 1)])
     head += (
-        [Column("WHAT", is_open=True), Column("WAITS BECAUSE", is_open=True)]
+        [Column("WHAT", is_open=True), Column("HOW IT STANDS", is_open=True)]
         if waits
         else [Column("WHAT", is_open=True)]
     )

@@ -1,7 +1,7 @@
 -- name: note_run
--- A job was done: how long it ran, among the last `most` of what differs from it only in values.
+-- A job was done: how long it ran and what it used, among the last `most` of what differs from it only in values.
 INSERT INTO run_times (similar, runs, at)
-SELECT substr(fingerprint, 1, 16), json_array(json_array(substr(fingerprint, 18), :run_s)), :now
+SELECT substr(fingerprint, 1, 16), json_array(json_array(substr(fingerprint, 18), :run_s, json(:use))), :now
 FROM jobs WHERE id = :job AND fingerprint IS NOT NULL
 ON CONFLICT (similar) DO UPDATE SET
   runs = json_insert(
@@ -13,7 +13,7 @@ ON CONFLICT (similar) DO UPDATE SET
 -- name: note_failed_run
 -- The same of one that failed: kept apart, since it says nothing of how long a success takes.
 INSERT INTO run_times (similar, failed, at)
-SELECT substr(fingerprint, 1, 16), json_array(json_array(substr(fingerprint, 18), :run_s)), :now
+SELECT substr(fingerprint, 1, 16), json_array(json_array(substr(fingerprint, 18), :run_s, json(:use))), :now
 FROM jobs WHERE id = :job AND fingerprint IS NOT NULL
 ON CONFLICT (similar) DO UPDATE SET
   failed = json_insert(
@@ -25,6 +25,14 @@ ON CONFLICT (similar) DO UPDATE SET
 -- name: run_times
 -- How long runs took that differ only in values.
 SELECT runs, failed FROM run_times WHERE similar = :similar;
+
+-- name: recent_commands
+-- The commands whose ends are the newest.
+SELECT similar, runs, failed FROM run_times ORDER BY at DESC LIMIT :limit;
+
+-- name: what_was_asked
+-- What a job is and what it asked for, while it is kept.
+SELECT jobs.command, jobs.fingerprint, specs.json FROM jobs JOIN specs ON specs.id = jobs.spec WHERE jobs.id = :job;
 
 -- name: running_now
 -- What holds room on workers that are there, and what tells when it ends: what it runs, since when, and a stop.

@@ -1,10 +1,10 @@
 -- name: add_spec
 -- Keep a specification; members of an array share one.
-INSERT INTO specs (json, sources) VALUES (:json, :sources) RETURNING id;
+INSERT INTO specs (json, sources, snapshot) VALUES (:json, :sources, :snapshot) RETURNING id;
 
 -- name: spec_of_job
 -- What was asked for.
-SELECT specs.json, specs.sources, jobs.command, jobs.actor, jobs.array_id, jobs.array_index, jobs.array_values
+SELECT specs.json, specs.sources, specs.snapshot, jobs.command, jobs.actor, jobs.array_id, jobs.array_index, jobs.array_values
 FROM jobs JOIN specs ON specs.id = jobs.spec
 WHERE jobs.id = :job;
 
@@ -271,7 +271,8 @@ GROUP BY shape;
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index, jobs.array_values,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked, jobs.prefers,
   jobs.logs_kept, jobs.retry_of, jobs.retried_as, jobs.lease_ttl_ms, jobs.adopted_pid, jobs.priority, jobs.fingerprint, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
-  a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given, a.worker AS worker_id
+  a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given, a.worker AS worker_id, a.progress, a.warnings AS said,
+  a.artifacts, a.artifacts_kept
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id = :job;
 
@@ -280,7 +281,8 @@ WHERE jobs.id = :job;
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index, jobs.array_values,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked, jobs.prefers,
   jobs.logs_kept, jobs.retry_of, jobs.retried_as, jobs.lease_ttl_ms, jobs.adopted_pid, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
-  a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given, a.worker AS worker_id
+  a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given, a.worker AS worker_id, a.progress, a.warnings AS said,
+  a.artifacts, a.artifacts_kept
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
 WHERE jobs.id IN (SELECT value FROM json_each(:ids))
 ORDER BY jobs.id DESC;
