@@ -22,12 +22,14 @@ from broker.wire.jobs import (
     CancelAnswer,
     CancelRequest,
     Explained,
+    Graph,
     Job,
     JobList,
     JobSpec,
     PreemptRequest,
     Preview,
     PreviewRequest,
+    RetryRequest,
     StoppedJob,
     SubmitMany,
     Submitted,
@@ -92,12 +94,13 @@ class BrokerClient:
     # ---- jobs
 
     async def job_submit(self, spec: JobSpec) -> Submitted:
-        """Submit, durably. Not idempotent: after `Unreachable` the job may exist."""
+        """Submit, durably. After `Unreachable` the job may exist: a `Submission` with a key can be repeated."""
         return await self._call(Submitted, "POST", "/v1/jobs", body=spec)
 
-    async def job_submit_many(self, specs: Sequence[JobSpec]) -> SubmittedMany:
+    async def job_submit_many(self, specs: Sequence[JobSpec], *, idempotency_key: str | None = None) -> SubmittedMany:
         """All of them, or none."""
-        return await self._call(SubmittedMany, "POST", "/v1/jobs/batch", body=SubmitMany(jobs=list(specs)))
+        said = SubmitMany(jobs=list(specs), idempotency_key=idempotency_key)
+        return await self._call(SubmittedMany, "POST", "/v1/jobs/batch", body=said)
 
     async def job_list(
         self,
@@ -180,6 +183,13 @@ class BrokerClient:
 
     async def job_cancel(self, request: CancelRequest) -> CancelAnswer:
         return await self._call(CancelAnswer, "POST", "/v1/jobs/cancel", body=request)
+
+    async def job_retry(self, job: int, request: RetryRequest | None = None) -> Submitted:
+        """A new job that does an ended one again; of an array its failed members."""
+        return await self._call(Submitted, "POST", f"/v1/jobs/{job}/retry", body=request or RetryRequest())
+
+    async def job_graph(self, job: int | None = None, *, project: str | None = None) -> Graph:
+        return await self._call(Graph, "GET", "/v1/jobs/graph", query={"job": job, "project": project})
 
     async def job_explain(self, job: int) -> Explained:
         """Why a job waits."""

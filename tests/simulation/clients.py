@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from broker.client import BrokerClient, Unreachable
-from broker.wire.jobs import CancelRequest, JobSpec
+from broker.wire.jobs import CancelRequest, JobSpec, RetryRequest, Submission, Submitted
 from broker.wire.problems import ProblemCode, Refused
-from broker.wire.states import DependencyPolicy, OnPreempt, OnWorkerLost
+from broker.wire.states import DependencyPolicy, OnPreempt, OnWorkerLost, RetriedMembers
 from broker.wire.workers import WorkerUpdate
 from simulation.hosts import URL
 from simulation.loop import Machine, Process, VirtualLoop
@@ -25,7 +25,11 @@ _EXPECTED = {
     ProblemCode.NOT_PREEMPTIBLE,
     ProblemCode.NOT_RUNNING,
     ProblemCode.ALREADY_TERMINAL,
+    ProblemCode.NOT_TERMINAL,
+    ProblemCode.ALREADY_RETRIED,
+    ProblemCode.NOT_RETRYABLE,
 }
+MOST_TRIES = 6
 
 
 class Client:
@@ -48,12 +52,16 @@ class Client:
         self._tell = tell
         self.jobs: list[int] = []
         self.arrays: list[int] = []
+        self._keys = 0
 
     def live(self, until: float, pause_s: float) -> None:
         self.process.spawn(self._live(until, pause_s))
 
     async def _live(self, until: float, pause_s: float) -> None:
         acts = [self._submit] * 6 + [
+            self._submit_under_a_key,
+            self._submit_under_a_key,
+            self._retry,
             self._submit_and_cancel,
             self._cancel,
             self._preempt,
@@ -74,9 +82,13 @@ class Client:
                     self._oracle.wrong(3, f"{self.process} was refused: {refusal.code}: {refusal.detail}")
 
     async def submit(self, spec: JobSpec) -> int:
-        answer = await self._client.job_submit(spec)
+        return self._promised(await self._client.job_submit(spec))
+
+    def _promised(self, answer: Submitted) -> int:
         first, count = (answer.id, 1) if answer.id is not None else (answer.array, answer.count)
         assert first is not None and count is not None
+        if answer.repeated and first in self.jobs:
+            return first
         self._tell(str(self.process), f"submitted {first} and {count - 1} more")
         self._oracle.submitted(range(first, first + count))
         self.arrays += [answer.array] if answer.array is not None else []
@@ -101,6 +113,45 @@ class Client:
 
     async def _submit(self) -> None:
         await self.submit(self._spec())
+
+    async def _submit_under_a_key(self) -> None:
+        """As agents do: the same again after a lost answer, and sometimes after one that came."""
+        key = self._next_key()
+        said = {**self._spec().model_dump(exclude_unset=True), "idempotency_key": key}
+        request = Submission.model_validate(said)
+        await self._until_answered(key, lambda: self._client.job_submit(request))
+
+    async def _retry(self) -> None:
+        """Of a job that has ended, if one has; under a key, or as a person does."""
+        ended = [job for job in self.jobs if self._oracle.state_of(job) not in (None, "queued", "assigned", "running")]
+        if not ended:
+            return
+        job = self._chance.choice(ended[-8:])
+        self._oracle.retried(job)
+        if self._chance.random() < 0.5:
+            self._promised(await self._client.job_retry(job, RetryRequest(members=RetriedMembers.ONE)))
+            return
+        key = self._next_key()
+        request = RetryRequest(members=RetriedMembers.ONE, idempotency_key=key)
+        await self._until_answered(key, lambda: self._client.job_retry(job, request))
+
+    def _next_key(self) -> str:
+        self._keys += 1
+        return f"{self.process}-{self._keys}"
+
+    async def _until_answered(self, key: str, ask: Callable[[], Awaitable[Submitted]]) -> None:
+        answers = 0
+        for _ in range(MOST_TRIES):
+            try:
+                answer = await ask()
+            except Unreachable:
+                await asyncio.sleep(self._chance.expovariate(1.0))
+                continue
+            job = self._promised(answer)
+            self._oracle.done_under_key(key, job)
+            answers += 1
+            if answers > 1 or self._chance.random() < 0.5:
+                return
 
     async def _submit_and_cancel(self) -> None:
         """The cancel comes while it is being claimed, acknowledged, started, or ends: as a person never could, we look."""

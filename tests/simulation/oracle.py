@@ -90,6 +90,7 @@ class Oracle:
     exclusive_s: float = 0.0
     start_limit_s: float = 0.0
     acknowledged: dict[int, Known] = field(default_factory=dict)
+    keyed: dict[str, int] = field(default_factory=dict)
     _given_up: set[int] = field(default_factory=set)  # jobs and arrays whose cancel was asked for
     transitions: int = 0
     changed: int = 0
@@ -314,6 +315,20 @@ class Oracle:
             if job not in self.states:
                 self.wrong(1, f"job {job} was acknowledged, and was never committed")
 
+    def done_under_key(self, key: str, job: int) -> None:
+        """One key, one job: whatever was lost, and however often it was asked."""
+        known = self.keyed.setdefault(key, job)
+        if known != job:
+            self.wrong(15, f"key {key} stands for job {job}, and job {known} was told of it before")
+        if (
+            other := next((name for name, told in self.keyed.items() if told == job and name != key), None)
+        ) is not None:
+            self.wrong(15, f"job {job} was told of for key {key}, and for key {other}")
+
+    def retried(self, job: int) -> None:
+        """It does not come back: nothing else may become of it."""
+        self._given_up.add(job)
+
     def cancel_asked(self, jobs: Iterable[int], array: int | None) -> None:
         """Whether or not the answer comes: an orphan may have been given up by it."""
         self._given_up.update(jobs)
@@ -382,6 +397,7 @@ class Oracle:
         self._check_arrays(connection)
         self._check_retries(connection)
         self._check_cancelled(connection)
+        self._check_retried(connection)
         self._check_nothing_thrown_away(connection)
         self._check_whole_logs(connection, logs)
         self.check_logs(logs)
@@ -428,6 +444,23 @@ class Oracle:
             ).fetchone()[0]
             if ended_so and retried < retries and not stops:
                 self.wrong(14, f"job {job} failed with {retries - retried} retries left")
+
+    def _check_retried(self, connection: sqlite3.Connection) -> None:
+        """Old and new name each other, the old one has stayed as it was, and each key stands for a job that is there."""
+        for job, state, by, of in connection.execute(
+            "SELECT old.id, old.state, old.retried_as, new.retry_of FROM jobs AS old "
+            "LEFT JOIN jobs AS new ON new.id = old.retried_as WHERE old.retried_as IS NOT NULL"
+        ):
+            if of != job or JobState(state) not in TERMINAL:
+                self.wrong(15, f"job {job} is {state}, retried as job {by}, which says that it is one of {of}")
+        for job, number in connection.execute(
+            "SELECT retry_of, count(*) FROM jobs WHERE retry_of IS NOT NULL GROUP BY retry_of HAVING count(*) > 1"
+        ):
+            self.wrong(15, f"job {job} was retried {number} times")
+        for key, job in connection.execute(
+            "SELECT key, job FROM keys WHERE job IS NOT NULL AND job NOT IN (SELECT id FROM jobs)"
+        ):
+            self.wrong(15, f"key {key} stands for job {job}, which is not there")
 
     def _check_cancelled(self, connection: sqlite3.Connection) -> None:
         for job, known in self.acknowledged.items():

@@ -248,6 +248,11 @@ def _end(state: JobState) -> Callable[[FoldedJob, Event], None]:
     return change
 
 
+def _retried(job: FoldedJob, event: Event) -> None:
+    if JobState(job.state) not in TERMINAL:
+        raise OutOfOrder(f"job {event.job} is retried, and has not ended: it is {job.state}")
+
+
 def _nothing(_job: FoldedJob, _event: Event) -> None:
     """The event changes no state."""
 
@@ -266,6 +271,7 @@ _CHANGES: dict[str, Callable[[FoldedJob, Event], None]] = {
     "job_resurrected": _resurrected,
     "job_stop_requested": _nothing,
     "job_waiting": _nothing,
+    "job_retried": _retried,
     "watchdog_fired": _nothing,
     "checkpoint_complete": _nothing,
     "checkpoint_left_behind": _nothing,

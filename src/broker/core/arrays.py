@@ -177,13 +177,21 @@ def unused_axes(spec: JobSpec) -> list[str]:
     return [name for name in spec.sweep or () if name not in used]
 
 
-def _rendered(spec: JobSpec, index: int, values: Values) -> dict[str, Any]:
+def labels_of_member(labels: Mapping[str, str], index: int, values: Values) -> dict[str, str]:
+    """The labels of one member, of those that its array has."""
+    fill = _filling(index, values)
+    return {name: fill(text) for name, text in labels.items()}
+
+
+def _filling(index: int, values: Values) -> Callable[[str], str]:
+    """What puts a member's words into a text."""
     words = {INDEX: str(index)} | {name: word(value) for name, value in values.items()}
     known = _placeholders(tuple(words))
+    return lambda text: known.sub(lambda found: words[found[1]], text)
 
-    def fill(text: str) -> str:
-        return known.sub(lambda found: words[found[1]], text)
 
+def _rendered(spec: JobSpec, index: int, values: Values) -> dict[str, Any]:
+    fill = _filling(index, values)
     return {field: _mapped(said, fill) for field in TEXTS if (said := getattr(spec, field)) is not None}
 
 

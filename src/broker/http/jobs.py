@@ -9,16 +9,18 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from broker.http import surface
 from broker.http.auth import caller
-from broker.http.parameters import MOST_OFFSET, Id, OptionalAttempt, The, Who, answered, broker_of
+from broker.http.parameters import MOST_OFFSET, HeaderKey, Id, OptionalAttempt, The, Who, answered, broker_of, keyed
 from broker.service import (
     adopt,
     cancel,
     explain,
+    graph,
     outcomes,
     output,
     preempt,
     preview,
     queries,
+    retry,
     stats,
     submit,
     submit_many,
@@ -30,14 +32,16 @@ from broker.wire.jobs import (
     CancelAnswer,
     CancelRequest,
     Explained,
+    Graph,
     Job,
     JobList,
-    JobSpec,
     Name,
     PreemptRequest,
     Preview,
     PreviewRequest,
+    RetryRequest,
     StoppedJob,
+    Submission,
     SubmitMany,
     Submitted,
     SubmittedMany,
@@ -53,13 +57,14 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
 
 MOST_RAW = 8 << 20
 NO_WORD = PreemptRequest()
+AS_IT_WAS = RetryRequest()
 LONGEST_WAIT_S = 40  # clients give up on a call after 45 to 60 s
 
 
 @router.post("/jobs", openapi_extra=surface.tool(Scope.SUBMIT), response_model=Submitted, status_code=201)
-async def job_submit(spec: JobSpec, request: Request) -> Response:
+async def job_submit(spec: Submission, request: Request, key: HeaderKey = None) -> Response:
     """Submit a job, durably; it outlives this session. Then job_wait."""
-    return answered(await submit.submit(await broker_of(request), await caller(request), spec), 201)
+    return answered(await submit.submit(await broker_of(request), await caller(request), keyed(spec, key)), 201)
 
 
 @router.post(
@@ -68,9 +73,9 @@ async def job_submit(spec: JobSpec, request: Request) -> Response:
     response_model=SubmittedMany,
     status_code=201,
 )
-async def job_submit_many(request: SubmitMany, broker: The, who: Who) -> Response:
+async def job_submit_many(request: SubmitMany, broker: The, who: Who, key: HeaderKey = None) -> Response:
     """Submit jobs together: all of them, or none. A refusal names the job by its place in the list, from 0."""
-    return answered(await submit_many.submit_many(broker, who, request.jobs), 201)
+    return answered(await submit_many.submit_many(broker, who, keyed(request, key)), 201)
 
 
 @router.post("/jobs/preview", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model=Preview)
@@ -91,6 +96,22 @@ async def job_list(
 ) -> Response:
     """Jobs, newest first, with counts per state."""
     return answered(await queries.list_jobs(broker, queries.Filter(state, project, array, name), limit, cursor))
+
+
+@router.get(
+    "/jobs/graph",
+    openapi_extra=surface.not_a_tool(Scope.READ, because="a picture for people; job_get detail=full names both sides"),
+    response_model_exclude_none=True,
+)
+async def job_graph(
+    broker: The,
+    job: Annotated[
+        int | None, Query(ge=1, le=MOST_ID, description="All that it waits for, and all that waits for it.")
+    ] = None,
+    project: Annotated[Name | None, Query(description="Its newest jobs that wait for others.")] = None,
+) -> Graph:
+    """Which job waits for which; an array is one entry."""
+    return await graph.graph(broker, job, project)
 
 
 @router.get("/jobs/wait", openapi_extra=surface.tool(Scope.READ, read_only=True), response_model_exclude_none=True)
@@ -201,9 +222,22 @@ async def job_artifact(job: Id, name: str, broker: The, attempt: OptionalAttempt
     openapi_extra=surface.tool(Scope.SUBMIT, destructive=True, idempotent=True),
     response_model_exclude_none=True,
 )
-async def job_cancel(request: CancelRequest, broker: The, who: Who) -> CancelAnswer:
-    """Cancel jobs by id, array or project: TERM, then KILL; cancelled once all processes are gone."""
-    return await cancel.cancel(broker, who, request)
+async def job_cancel(request: CancelRequest, broker: The, who: Who, key: HeaderKey = None) -> CancelAnswer:
+    """Cancel jobs by id, array or filter: TERM, then KILL; cancelled once all processes are gone."""
+    return await cancel.cancel(broker, who, keyed(request, key))
+
+
+@router.post(
+    "/jobs/{job}/retry",
+    openapi_extra=surface.tool(Scope.SUBMIT),
+    response_model=Submitted,
+    status_code=201,
+)
+async def job_retry(
+    job: Id, broker: The, who: Who, request: Annotated[RetryRequest, Body()] = AS_IT_WAS, key: HeaderKey = None
+) -> Response:
+    """A new job that repeats an ended one; of an array its failed members."""
+    return answered(await retry.retry(broker, who, job, keyed(request, key)), 201)
 
 
 @router.patch("/jobs/{job}", openapi_extra=surface.tool(Scope.SUBMIT, idempotent=True), response_model=Updated)

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 
 from broker.store.contract import StorageError, StorageFull
 from broker.wire.adoptions import AdoptRequest
-from broker.wire.jobs import CancelRequest, JobSpec, PreemptRequest, PreviewRequest
+from broker.wire.jobs import CancelRequest, JobSpec, PreemptRequest, PreviewRequest, RetryRequest, Submission
 from broker.wire.leases import LeaseRequest
 from broker.wire.misfits import hint, misfit
 from broker.wire.problems import FieldProblem, Problem, ProblemCode, Refused
@@ -57,6 +57,10 @@ STATUS: Mapping[ProblemCode, int] = {
     C.ALREADY_ADOPTED: 409,
     C.NOT_RUNNING: 409,
     C.NOT_PREEMPTIBLE: 409,
+    C.NOT_TERMINAL: 409,
+    C.NOT_RETRYABLE: 409,
+    C.ALREADY_RETRIED: 409,
+    C.IDEMPOTENCY_CONFLICT: 409,
     C.DEPENDENCY_UNSATISFIABLE: 409,
     C.CONFIRMATION_NEEDED: 409,
     C.QUOTA_EXCEEDED: 429,
@@ -148,7 +152,7 @@ def invalid_request(method: str, path: str, errors: Iterable[Mapping[str, Any]])
     if len(found) > 1:
         detail += f" (and {len(found) - 1} more)"
     return Refused(
-        C.INVALID_SPEC if model is JobSpec else C.INVALID_REQUEST,
+        C.INVALID_SPEC if model in (JobSpec, Submission) else C.INVALID_REQUEST,
         detail,
         field=first.field or None,
         errors=found if len(found) > 1 else None,
@@ -161,8 +165,9 @@ def _model_of(method: str, path: str) -> type[BaseModel]:
     if method == "PATCH":
         return WorkerUpdate
     bodies: Mapping[str, type[BaseModel]] = {
-        "jobs": JobSpec,
+        "jobs": Submission,
         "batch": JobSpec,
+        "retry": RetryRequest,
         "preempt": PreemptRequest,
         "preview": PreviewRequest,
         "adopt": AdoptRequest,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 
+from broker.core.arrays import labels_of_member
 from broker.core.rows import StopKind
 from broker.core.states import TERMINAL, Cause, Facts
 from broker.failpoint import failpoint
+from broker.service import keys
 from broker.service.context import Broker, Caller
 from broker.service.rows import read_assignment, read_job, unknown_job
 from broker.service.stops import not_confirmed, request_stop
@@ -23,21 +26,43 @@ MOST_SHOWN = 100
 
 
 async def cancel(broker: Broker, caller: Caller, request: CancelRequest) -> CancelAnswer:
-    """Cancel jobs. A repeat is harmless; jobs that have ended are left as they are, and that is said.
+    """Cancel jobs. A repeat is harmless; jobs that have ended are left as they are, and that is said. `dry_run`: says
+    what it would come to, and for what `force` would be needed; nothing changes.
 
     Refused as a whole, nothing cancelled: an unknown id (`unknown_job`); without `force`, running work of
     another actor, or a filter that hits more than ten running jobs (`confirmation_needed`).
     """
+    if request.dry_run:
+        return await broker.store.read(lambda tx: _would_cancel(_targets(tx, request), caller, request))
+    key = keys.of(request, caller, "cancel", request.project or "")
 
-    def fn(tx: Tx) -> CancelAnswer:
+    def targeted(tx: Tx) -> CancelAnswer:
         targets = _targets(tx, request)
-        _confirm(targets, caller, request)
-        answers = _cancel_all(tx, broker, caller, targets, request.reason)
-        return CancelAnswer(jobs=answers[:MOST_SHOWN], counts=dict(Counter(_kind(answer) for answer in answers)))
+        if (refused := _unconfirmed(targets, caller, request)) is not None:
+            raise refused
+        return _answer(_cancel_all(tx, broker, caller, targets, request.reason))
 
-    answer = await decide(broker.store, fn)
+    answer = await decide(broker.store, lambda tx: keys.once(tx, key, CancelAnswer, lambda: targeted(tx)))
     failpoint("cancelled")
     return answer
+
+
+def _would_cancel(targets: list[_Target], caller: Caller, request: CancelRequest) -> CancelAnswer:
+    refused = _unconfirmed(targets, caller, request)
+    notes = [StoppedJob(id=target.id, state=target.state, note=_note(target)) for target in targets]
+    answer = _answer(notes)
+    return answer.model_copy(update={"dry_run": True, "confirm": refused.detail if refused is not None else None})
+
+
+def _note(target: _Target) -> str:
+    """What a cancel would come to."""
+    if target.state in TERMINAL:
+        return "has ended"
+    return "cancelled before it ran" if target.state is JobState.QUEUED else "stopping"
+
+
+def _answer(answers: list[StoppedJob]) -> CancelAnswer:
+    return CancelAnswer(jobs=answers[:MOST_SHOWN], counts=dict(Counter(_kind(answer) for answer in answers)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +85,19 @@ class _Target:
 
 
 def _targets(tx: Tx, request: CancelRequest) -> list[_Target]:
+    """Those that are named, by id or as an array; else all live ones. What else is said narrows them."""
+    by_id = request.job is not None or request.array is not None
+    found = _named(tx, request) if by_id else _live(tx, request)
+    wanted = [target for target in found if request.state is None or target.state.value == request.state]
+    filters = [said for said in (request.project, request.name) if said is not None]
+    if request.labels is None and len(filters) <= (0 if by_id else 1):
+        return wanted
+    ids = json.dumps([target.id for target in wanted])
+    fitting = {row["id"] for row in tx.all("labels_of_jobs", ids=ids) if _fits(row, request)}
+    return [target for target in wanted if target.id in fitting]
+
+
+def _named(tx: Tx, request: CancelRequest) -> list[_Target]:
     found: dict[int, _Target] = {}
     for job in request.job or ():
         row = tx.one("job_owner", job=job)
@@ -72,10 +110,31 @@ def _targets(tx: Tx, request: CancelRequest) -> list[_Target]:
         if not members:
             raise Refused(ProblemCode.UNKNOWN_JOB, f"there is no array {request.array}", field="array")
         found |= {row["id"]: _Target.of(row) for row in members}
-    if request.project is not None:
-        in_project = {row["id"]: _Target.of(row) for row in tx.all("live_jobs_of_project", project=request.project)}
-        found = {job: target for job, target in found.items() if job in in_project} if found else in_project
-    return [target for target in found.values() if request.state is None or target.state.value == request.state]
+    narrowed = request.project is not None or request.name is not None or request.labels is not None
+    return [target for target in found.values() if not narrowed or target.state not in TERMINAL]
+
+
+def _live(tx: Tx, request: CancelRequest) -> list[_Target]:
+    if request.name is not None:
+        rows = tx.all("live_jobs_of_name", name=request.name)
+    elif request.project is not None:
+        rows = tx.all("live_jobs_of_project", project=request.project)
+    else:
+        rows = tx.all("live_jobs")
+    return [_Target.of(row) for row in rows]
+
+
+def _fits(row: Row, request: CancelRequest) -> bool:
+    """Whether a job is one of the project, of the name, and has all of the labels, with its own words in place."""
+    if request.project not in (None, row["project"]) or request.name not in (None, row["name"]):
+        return False
+    if request.labels is None:
+        return True
+    labels: dict[str, str] = json.loads(row["labels"] or "{}")
+    if row["array_index"] is not None:
+        values = json.loads(row["array_values"]) if row["array_values"] else {}
+        labels = labels_of_member(labels, row["array_index"], values)
+    return request.labels.items() <= labels.items()
 
 
 def _cancel_all(tx: Tx, broker: Broker, caller: Caller, targets: list[_Target], reason: str | None) -> list[StoppedJob]:
@@ -105,20 +164,22 @@ def _ended_before(tx: Tx, target: _Target) -> StoppedJob:
     return StoppedJob(id=target.id, state=target.state, note=_of_ended(tx, target))
 
 
-def _confirm(targets: list[_Target], caller: Caller, request: CancelRequest) -> None:
+def _unconfirmed(targets: list[_Target], caller: Caller, request: CancelRequest) -> Refused | None:
+    """What has to be confirmed and was not."""
     if request.force:
-        return
+        return None
     running = [target for target in targets if target.state in (JobState.ASSIGNED, JobState.RUNNING)]
     others = [target for target in running if target.actor != caller.actor]
     if others:
-        raise not_confirmed(others[0].id, others[0].actor, "nothing was cancelled")
+        return not_confirmed(others[0].id, others[0].actor, "nothing was cancelled")
     if request.job is None and len(running) > MOST_RUNNING_UNCONFIRMED:
-        raise Refused(
+        return Refused(
             ProblemCode.CONFIRMATION_NEEDED,
             f"this would stop {len(running)} running jobs; nothing was cancelled",
             hint="repeat with force=true, or name the jobs",
             field="force",
         )
+    return None
 
 
 def _cancel_one(tx: Tx, broker: Broker, caller: Caller, job_id: int, reason: str | None) -> StoppedJob:

@@ -36,7 +36,7 @@ from broker.service.submit import (
 )
 from broker.service.views import Waiting
 from broker.store.contract import Tx
-from broker.wire.jobs import JobSpec, Preview, SpecError, WouldPreempt
+from broker.wire.jobs import JobSpec, Preview, SpecError, Submission, WouldPreempt
 from broker.wire.misfits import hint, misfit
 from broker.wire.problems import ProblemCode, Refused
 
@@ -46,7 +46,7 @@ BEHIND_ALL = 1 << 62
 async def preview(broker: Broker, caller: Caller, asked: dict[str, Any]) -> Preview:
     """What is wrong with it, all at once, and what it amounts to under the load of now. Refuses nothing."""
     try:
-        spec = JobSpec.model_validate(asked)
+        spec = Submission.model_validate(asked).spec
     except ValidationError as error:
         return Preview(valid=False, errors=_misfits(error))
     token = token_with_quota(broker.settings, caller.actor, caller.token)

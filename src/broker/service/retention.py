@@ -21,6 +21,7 @@ from broker.core.retention import REMOVED, Cutoffs, Keep
 from broker.failpoint import failpoint
 from broker.service import output, snapshots, workers
 from broker.service.context import Broker
+from broker.service.submit import TWICE_WITHIN_S
 from broker.service.transition import event
 from broker.store.contract import Row, StorageFailed, StorageFull, Tx
 from broker.wire.events import EventType
@@ -57,6 +58,7 @@ async def prune(broker: Broker) -> None:
     await _events(broker, cut)
     await _run_times(broker, cut)
     await _watches(broker)
+    await _keys(broker)
     await snapshots.prune(broker)
 
 
@@ -234,6 +236,17 @@ async def _run_times(broker: Broker, cut: Cutoffs) -> None:
 async def _watches(broker: Broker) -> None:
     before = broker.clock.wall_ms() - KEPT_S * 1000
     await _repeated(broker, lambda tx: tx.run("drop_watches", before=before, limit=BATCH))
+
+
+async def _keys(broker: Broker) -> None:
+    before = broker.clock.wall_ms() - int(broker.settings.keep_keys_s * 1000)
+    await _repeated(broker, lambda tx: tx.run("drop_keys", before=before, limit=BATCH))
+
+
+async def forget_recent_specs(broker: Broker) -> None:
+    """Nobody is warned of what was submitted longer ago."""
+    before = broker.clock.wall_ms() - TWICE_WITHIN_S * 1000
+    await _repeated(broker, lambda tx: tx.run("drop_recent_specs", before=before, limit=BATCH))
 
 
 def _note_gap(tx: Tx, seq: int) -> None:

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import anyio.to_thread
 
@@ -20,7 +21,7 @@ from broker.core.quotas import Over
 from broker.core.states import TERMINAL
 from broker.failpoint import failpoint
 from broker.places import DEVICE_NAMES
-from broker.service import array_counts, snapshots, views
+from broker.service import array_counts, keys, snapshots, views
 from broker.service.completing import completed
 from broker.service.context import Broker, Caller
 from broker.service.quotas import Owner, token_with_quota
@@ -29,31 +30,40 @@ from broker.service.transition import count, event, join_line
 from broker.service.wake import JobReady, TimeToCome
 from broker.store.contract import Tx, Value
 from broker.wire.events import EventType
-from broker.wire.jobs import JobSpec, Reason, Submitted
+from broker.wire.jobs import JobSpec, Reason, Submission, Submitted
 from broker.wire.leases import LESSEE
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import JobState
 
 COMMAND_SHOWN = 200
+TWICE_WITHIN_S = 60
 MOST_DEPENDENCIES = 100_000
 USES_A_GPU = re.compile(r"(?<![a-z0-9])(cuda|torchrun|pytorch|torch)(?![a-z])", re.IGNORECASE)
 CHOOSES_DEVICES = re.compile(rf"(?<!\w)({'|'.join(DEVICE_NAMES)})=[\"']?[\w$]")
 
 
-async def submit(broker: Broker, caller: Caller, spec: JobSpec) -> Submitted:
+async def submit(broker: Broker, caller: Caller, said: Submission) -> Submitted:
     """One job, or an array of `count` or `sweep` whose ids are one block.
 
     What is valid but fits no worker now is accepted and waits, saying so; so does what depends on other jobs. What the
-    specification leaves open is decided here, once: a later change of a project's defaults is for later jobs.
+    specification leaves open is decided here, once: a later change of a project's defaults is for later jobs. With a
+    key it is submitted once, however often it is asked for.
     """
-    spec = await snapshots.taken(broker, caller, spec)
+    key = keys.of(said, caller, "submit", said.project)
+    if (known := await keys.answered(broker.store, key, Submitted)) is not None:
+        return known
+    spec = await snapshots.taken(broker, caller, said.spec)
     whole = await completed(broker, spec)
     admit_environment(whole.spec)
     if arrays.is_array(spec):  # thousands are judged: others have their turn meanwhile
         members = await anyio.to_thread.run_sync(members_of, whole.spec)
     else:
         members = members_of(whole.spec)
-    answer = await broker.store.run(lambda tx: accept(tx, broker, caller, whole, members), admits=True)
+
+    def fn(tx: Tx) -> Submitted | Denial:
+        return keys.once(tx, key, Submitted, lambda: accept(tx, broker, caller, whole, members))
+
+    answer = await broker.store.run(fn, admits=True)
     if isinstance(answer, Denial):
         raise answer.refused
     failpoint("submitted")
@@ -66,34 +76,44 @@ class Members:
 
     first: JobSpec
     size: int = 1
+    index: int = 0
     values: str | None = None
-    others: Sequence[list[str | None] | None] = ()
-    """Of each but the first: name, command, place, fingerprint and values; None: all as the first one."""
+    others: Sequence[list[str | int | None]] = ()
+    """Of each but the first: index, name, command, place, fingerprint and values; what is left out is as the first one's."""
 
 
-def members_of(spec: JobSpec) -> Members:
-    """Every member, judged. Raises Refused for the first that can't be a job, and names it and the field."""
+def members_of(spec: JobSpec, only: Sequence[int] | None = None) -> Members:
+    """Every member, or those with these indexes, judged. Raises Refused for the first that can't be a job, and names it
+    and the field."""
     values = arrays.members(spec)
     if not arrays.is_array(spec):
         return Members(spec)
-    first = arrays.admitted(spec, 0, values[0])
+    index, *others = range(len(values)) if only is None else only
+    first = arrays.admitted(spec, index, values[index])
+    own_of_first = json.dumps(values[index]) if values[index] else None
     if not arrays.is_templated(spec) and spec.sweep is None:
-        return Members(first, len(values), others=[None] * (len(values) - 1))
-    others = [_own(arrays.admitted(spec, index, own), own) for index, own in enumerate(values[1:], 1)]
-    return Members(first, len(values), json.dumps(values[0]) if values[0] else None, others)
+        return Members(first, 1 + len(others), index, own_of_first, [[other] for other in others])
+    own = [_own(arrays.admitted(spec, other, values[other]), other, values[other]) for other in others]
+    return Members(first, 1 + len(own), index, own_of_first, own)
 
 
-def _own(spec: JobSpec, values: arrays.Values) -> list[str | None]:
-    return [spec.name, shown(spec), place_of(spec), fingerprint(spec), json.dumps(values) if values else None]
+def _own(spec: JobSpec, index: int, values: arrays.Values) -> list[str | int | None]:
+    return [index, spec.name, shown(spec), place_of(spec), fingerprint(spec), json.dumps(values) if values else None]
 
 
 def accept(
-    tx: Tx, broker: Broker, caller: Caller, whole: Effective, members: Members | None = None
+    tx: Tx,
+    broker: Broker,
+    caller: Caller,
+    whole: Effective,
+    members: Members | None = None,
+    retry_of: int | None = None,
 ) -> Submitted | Denial:
-    """Keep it, in this transaction. A refusal for a quota is returned, not raised: its event is kept."""
+    """Keep it, in this transaction. A refusal for a quota is returned, not raised: its event is kept. `retry_of`: the
+    job, or array, that it does again."""
     spec, members = whole.spec, members or Members(whole.spec)
     token = token_with_quota(broker.settings, caller.actor, caller.token)
-    parents, verdict = parents_of(tx, spec, members.size)
+    parents, verdict = parents_of(tx, spec, members.size, whole=retry_of is None)
     quotas = broker.quotas(tx)
     if (found := quotas.denies(spec.project, token, members.size, Demand.of(spec).gpus)) is not None:
         denied = Denial(spec.project, *found)
@@ -118,7 +138,10 @@ def accept(
     if row["not_before"] is not None:
         tx.tell(TimeToCome())
     waiting = waits_at_submit(spec, tx.now_ms, verdict) or views.hopeless(tx, broker.fits, wants, place, quotas)
-    return _submitted(tx, spec, members, first, caller.actor, waiting, warnings_of(tx, whole))
+    said = warnings_of(tx, whole) or []
+    if retry_of is None:
+        said += twice(tx, spec, first, caller.actor)
+    return _submitted(tx, spec, members, first, caller.actor, waiting, said or None, retry_of)
 
 
 def waits_at_submit(spec: JobSpec, now_ms: int, verdict: graph.Verdict) -> Reason | None:
@@ -136,7 +159,7 @@ def _make_array(tx: Tx, spec: JobSpec, members: Members, wants: Shape, row: dict
     if spec.max_parallel is not None:
         wants = replace(wants, array=first)
     shape = shape_id(tx, wants)
-    tx.run("make_array_head", id=first, shape=shape, values=members.values)
+    tx.run("make_array_head", id=first, index=members.index, shape=shape, values=members.values)
     tx.run("add_array_members", array=first, members=json.dumps(members.others))
     tx.run(
         "add_array",
@@ -158,6 +181,13 @@ def _depend_on_each(tx: Tx, spec: JobSpec, first: int, until: int | None) -> Non
     """Each member waits for others of its own. Refused: one of these has ended so that it could never start."""
     for array in set(spec.depends_on_each or ()):
         tx.run("depend_on_same", array=first, parent=array)
+        if (alone := tx.one("without_partner", array=first, parent=array)) is not None:
+            raise Refused(
+                ProblemCode.INVALID_SPEC,
+                f"depends_on_each: array {array} has no member {alone['array_index']}",
+                field="depends_on_each",
+                hint="name the array that has it, or give depends_on_array",
+            )
     ends = [state.value for state in TERMINAL if graph.of_parent(spec.dependency_policy, state) is graph.Standing.NEVER]
     never = tx.one("never_met", array=first, ends=json.dumps(ends))
     if never is not None:
@@ -189,13 +219,17 @@ def _submitted(
     actor: str,
     waiting: Reason | None,
     warnings: list[str] | None,
+    retry_of: int | None,
 ) -> Submitted:
     """The answer, and the event."""
+    data: dict[str, Any] = {} if retry_of is None else {"retry_of": retry_of}
     if not arrays.is_array(spec):
-        event(tx, EventType.JOB_SUBMITTED, job=first, project=spec.project, actor=actor)
-        return Submitted(id=first, state=JobState.QUEUED, waiting=waiting, warnings=warnings)
-    event(tx, EventType.ARRAY_SUBMITTED, job=first, project=spec.project, actor=actor, data={"count": members.size})
+        event(tx, EventType.JOB_SUBMITTED, job=first, project=spec.project, actor=actor, data=data)
+        return Submitted(id=first, state=JobState.QUEUED, waiting=waiting, retry_of=retry_of, warnings=warnings)
+    data["count"] = members.size
+    event(tx, EventType.ARRAY_SUBMITTED, job=first, project=spec.project, actor=actor, data=data)
     return Submitted(
+        retry_of=retry_of,
         array=first,
         count=members.size,
         ids=f"{first}..{first + members.size - 1}",
@@ -265,6 +299,21 @@ def warnings_of(tx: Tx, whole: Effective) -> list[str] | None:
     return (said + _warnings_about_devices(whole)) or None
 
 
+def twice(tx: Tx, spec: JobSpec, job: int, actor: str) -> list[str]:
+    """A warning, if the same was submitted a moment ago: after a lost answer people and programs submit again. What one
+    call submits together is meant."""
+    hash_ = hashlib.sha256(json.dumps([actor, spec.model_dump_json(exclude_none=True)]).encode()).hexdigest()[:32]
+    since = tx.now_ms - TWICE_WITHIN_S * 1000
+    earlier = tx.one("recent_spec", hash=hash_, since=since, now=tx.now_ms)
+    tx.run("keep_recent_spec", hash=hash_, job=job, now=tx.now_ms)
+    if earlier is None:
+        return []
+    ago = (tx.now_ms - earlier["at"]) / 1000
+    return [
+        f"job {earlier['job']}, from {ago:.0f} s ago, has the same specification: if it is a repeat, cancel one of them"
+    ]
+
+
 def _warnings_about_devices(whole: Effective) -> list[str]:
     spec = whole.spec
     text = spec.command if spec.command is not None else " ".join(spec.argv or [])
@@ -286,8 +335,9 @@ def _warnings_about_devices(whole: Effective) -> list[str]:
     return said
 
 
-def parents_of(tx: Tx, spec: JobSpec, size: int = 1) -> tuple[list[int], graph.Verdict]:
+def parents_of(tx: Tx, spec: JobSpec, size: int = 1, *, whole: bool = True) -> tuple[list[int], graph.Verdict]:
     """The jobs to wait for, read in the transaction that inserts: none can end unseen in between; `size`: of so many.
+    `whole`: they are all members of their array.
 
     Refused: an unknown id (also the job's own: ids are given out after this), and an end that forbids the start.
     """
@@ -305,7 +355,7 @@ def parents_of(tx: Tx, spec: JobSpec, size: int = 1) -> tuple[list[int], graph.V
         if row is None:
             raise unknown_job(tx, job, field="depends_on")
         parents.append(graph.Parent(row["id"], JobState(row["state"])))
-    _known_arrays(tx, spec, size)
+    _known_arrays(tx, spec, size if whole else None)
     verdict = graph.decide(spec.dependency_policy, parents)
     verdict = array_counts.verdict(tx, spec.dependency_policy, verdict, sorted(set(spec.depends_on_array or ())))
     if verdict.because is not None and verdict.standing is graph.Standing.NEVER:
@@ -314,7 +364,7 @@ def parents_of(tx: Tx, spec: JobSpec, size: int = 1) -> tuple[list[int], graph.V
     return [parent.id for parent in parents], verdict
 
 
-def _known_arrays(tx: Tx, spec: JobSpec, size: int) -> None:
+def _known_arrays(tx: Tx, spec: JobSpec, size: int | None) -> None:
     for field in ("depends_on_array", "depends_on_each"):
         for array in getattr(spec, field) or ():
             row = tx.one("array", array=array)
@@ -325,7 +375,7 @@ def _known_arrays(tx: Tx, spec: JobSpec, size: int) -> None:
                     field=field,
                     hint="an array's id is that of its first member; depends_on takes single jobs",
                 )
-            if field == "depends_on_each" and row["size"] != size:
+            if field == "depends_on_each" and size is not None and row["size"] != size:
                 raise Refused(
                     ProblemCode.INVALID_SPEC,
                     f"{field}: array {array} has {row['size']} members, and this one {size}",

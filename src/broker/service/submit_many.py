@@ -8,12 +8,12 @@ from functools import partial
 import anyio.to_thread
 
 from broker.core.effective import Effective
-from broker.service import snapshots
+from broker.service import keys, snapshots
 from broker.service.completing import complete
 from broker.service.context import Broker, Caller
 from broker.service.submit import Denial, Members, accept, admit_environment, members_of
 from broker.store.contract import Tx
-from broker.wire.jobs import MAX_COUNT, JobSpec, Submitted, SubmittedMany
+from broker.wire.jobs import MAX_COUNT, JobSpec, SubmitMany, Submitted, SubmittedMany
 from broker.wire.problems import ProblemCode, Refused
 
 
@@ -25,13 +25,20 @@ class _Denied(Exception):
         self.place, self.denial = place, denial
 
 
-async def submit_many(broker: Broker, caller: Caller, specs: Sequence[JobSpec]) -> SubmittedMany:
-    """Each as `submit` takes it, arrays too. Refused as a whole, with the place and field that are to blame."""
-    specs = [await _taken(broker, caller, place, spec) for place, spec in enumerate(specs)]
+async def submit_many(broker: Broker, caller: Caller, said: SubmitMany) -> SubmittedMany:
+    """Each as `submit` takes it, arrays too. Refused as a whole, with the place and field that are to blame. A key is
+    that of all of them; its scope are the projects that they name."""
+    key = keys.of(said, caller, "submit together", ",".join(sorted({spec.project for spec in said.jobs})))
+    if (known := await keys.answered(broker.store, key, SubmittedMany)) is not None:
+        return known
+    specs = [await _taken(broker, caller, place, spec) for place, spec in enumerate(said.jobs)]
     judged = await anyio.to_thread.run_sync(_judged, broker, specs)
 
-    def fn(tx: Tx) -> SubmittedMany:
+    def all_of_them(tx: Tx) -> SubmittedMany:
         return SubmittedMany(jobs=[_accept(tx, broker, caller, n, *one) for n, one in enumerate(judged)])
+
+    def fn(tx: Tx) -> SubmittedMany:
+        return keys.once(tx, key, SubmittedMany, lambda: all_of_them(tx))
 
     try:
         answer = await broker.store.run(fn, admits=True)

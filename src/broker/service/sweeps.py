@@ -230,6 +230,7 @@ SWEEPS = (
     ),
     Sweep("times", every=lambda broker: broker.settings.sweep_s, run=times.open_due),
     Sweep("retention", every=retention.every_s, run=retention.prune),
+    Sweep("recent_specs", every=lambda broker: max(60, broker.settings.sweep_s), run=retention.forget_recent_specs),
     Sweep("lessees", every=lambda broker: broker.settings.sweep_s, run=expire_leases_of_lessees),
     Sweep(
         "idle_leases",

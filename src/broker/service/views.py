@@ -262,6 +262,8 @@ def job(tx: Tx, row: Row, waits: Waiting) -> Job:
         progress=progress(row) if state is not JobState.QUEUED else None,
         artifacts=_artifacts(row) if state is not JobState.QUEUED else None,
         logs_pruned=None if row["logs_kept"] else True,
+        retry_of=row["retry_of"],
+        retried_as=row["retried_as"],
         warnings=_warnings(tx, row, state),
     )
 

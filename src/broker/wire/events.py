@@ -51,6 +51,10 @@ class EventType(StrEnum):
     JOB_STOP_REQUESTED = "job_stop_requested", "Somebody asked to stop it; the worker has yet to confirm."
     JOB_UPDATED = "job_updated", "Somebody changed a job that has not ended; the data say what, from and to."
     JOB_PREEMPTED = "job_preempted", "It made room for other work; its process tree is gone or never was."
+    JOB_RETRIED = (
+        "job_retried",
+        "It was retried by hand, and never comes back itself; the data name the job, or array, that does it again.",
+    )
     JOB_REQUEUED = "job_requeued", "It is queued again; the data say why."
     JOB_ORPHANED = "job_orphaned", "Its worker is gone and it must not be run again."
     SCHEDULING_TIMEOUT = "scheduling_timeout", "It was ready for as long as it wanted to wait, and never started."

@@ -18,7 +18,15 @@ from pydantic import (
 )
 
 from broker.wire.snapshots import Snapshot
-from broker.wire.states import AssignmentState, DependencyPolicy, JobState, OnPreempt, OnWorkerLost, SweepMode
+from broker.wire.states import (
+    AssignmentState,
+    DependencyPolicy,
+    JobState,
+    OnPreempt,
+    OnWorkerLost,
+    RetriedMembers,
+    SweepMode,
+)
 
 MOST_ID = 1 << 53  # larger integers don't survive JSON
 MAX_COUNT = 10_000
@@ -121,6 +129,7 @@ Axis = Annotated[
 ]
 """The values of one axis of a sweep."""
 
+Labels = dict[Name, Annotated[Text, StringConstraints(max_length=200)]]
 JobIds = Annotated[list[Annotated[int, Field(ge=1, le=MOST_ID)]], Field(max_length=1000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000), WithJsonSchema({"type": "integer"})]
 Gibibytes = Annotated[float, Field(gt=0, le=1 << 20), WithJsonSchema({"type": "number"})]
@@ -148,7 +157,7 @@ class Program(Frozen):
     venv: Text | None = None
     conda: Text | None = Field(default=None, description="Name or path.")
     name: Annotated[Text, StringConstraints(max_length=200)] | None = None
-    labels: dict[Name, Annotated[Text, StringConstraints(max_length=200)]] | None = Field(default=None, max_length=64)
+    labels: Labels | None = Field(default=None, max_length=64)
     project: Name = "default"
     profile: Name | None = None
     priority: int = Field(default=0, ge=-50, le=50, description="Higher first; added to the project's.")
@@ -226,6 +235,25 @@ class JobSpec(Bundle, Program):
         """The sha256 of the copy that it runs in, instead of in `cwd`."""
         kind, _, sha256 = (self.snapshot or "").partition(":")
         return sha256 if kind == "copy" and sha256 else None
+
+
+Key = Annotated[Text, StringConstraints(min_length=1, max_length=200), WithJsonSchema({"type": "string"})]
+"""What makes a request one request, however often it arrives."""
+
+
+class Keyed(Frozen):
+    """A request that can be repeated. The same key with another request is refused."""
+
+    idempotency_key: Key | None = None
+
+
+class Submission(Keyed, JobSpec):
+    """A specification, and the key under which it is submitted."""
+
+    @property
+    def spec(self) -> JobSpec:
+        said = {name: getattr(self, name) for name in JobSpec.model_fields}
+        return JobSpec.model_construct(self.model_fields_set & JobSpec.model_fields.keys(), **said)
 
 
 class Reason(Frozen):
@@ -359,6 +387,8 @@ class Job(Frozen):
     artifacts: str | None = Field(default=None, description="How many files are here, as 2 of 3 while more come.")
     log_bytes: int | None = None
     logs_pruned: bool | None = Field(default=None, description="Its output was removed, so long after its end.")
+    retry_of: int | None = None
+    retried_as: int | None = Field(default=None, description="The job that does it again.")
     warnings: list[str] | None = None
     spec: dict[str, Any] | None = Field(default=None, description="detail=full: the effective specification.")
     snapshot: Snapshot | None = Field(default=None, description="detail=full: its code, without the diff.")
@@ -450,7 +480,13 @@ class Preview(Frozen):
     warnings: list[str] | None = None
 
 
-class Submitted(Frozen):
+class Repeatable(Frozen):
+    """An answer to a request that may have had a key."""
+
+    repeated: bool | None = Field(default=None, description="It was done before; this is what was answered then.")
+
+
+class Submitted(Repeatable):
     """A job, or with `count` or `sweep` an array whose ids are one block."""
 
     id: int | None = None
@@ -459,16 +495,24 @@ class Submitted(Frozen):
     ids: str | None = Field(default=None, description="First and last id of the array, as 50..55")
     state: JobState
     waiting: Reason | None = None
+    retry_of: int | None = Field(default=None, description="The job or array that it does again.")
     warnings: list[str] | None = None
 
 
-class SubmitMany(Frozen):
+class RetryRequest(Keyed):
+    """What is to be otherwise than it was asked for at first."""
+
+    changes: dict[str, Any] | None = Field(default=None, description="Fields of job_submit; null unsets.")
+    members: RetriedMembers | None = Field(default=None, description="Of an array.")
+
+
+class SubmitMany(Keyed):
     """Jobs that are accepted together, or not at all."""
 
     jobs: list[JobSpec] = Field(description="Each as for job_submit.", min_length=1, max_length=MOST_TOGETHER)
 
 
-class SubmittedMany(Frozen):
+class SubmittedMany(Repeatable):
     jobs: list[Submitted] = Field(description="In the order in which they were given.")
 
 
@@ -501,20 +545,27 @@ class Waited(Frozen):
     next: str | None = Field(default=None, description="What to call next, if not done.")
 
 
-class CancelRequest(Frozen):
+class CancelRequest(Keyed):
     """Which jobs to cancel: ids, an array, or a filter."""
 
     job: list[int] | None = Field(default=None, max_length=1000)
     array: int | None = None
     project: Name | None = Field(default=None, description="All its live jobs.")
+    name: Annotated[Text, StringConstraints(max_length=200)] | None = None
+    labels: Labels | None = Field(default=None, max_length=64)
     state: Literal["queued", "assigned", "running"] | None = None
+    dry_run: bool = False
     reason: Annotated[Text, StringConstraints(max_length=500)] | None = None
     force: bool = Field(default=False, description="Confirm: others' running work, or over ten by filter.")
 
     @model_validator(mode="after")
     def _names_something(self) -> CancelRequest:
-        if self.job is None and self.array is None and self.project is None:
-            raise ValueError("name jobs: job (ids), array, or project")
+        if all(said is None for said in (self.job, self.array, self.project, self.name, self.labels)):
+            raise ValueError("name jobs: job (ids), array, project, name or labels")
+        if self.labels is not None and not self.labels:
+            raise ValueError("labels names no label")
+        if self.dry_run and self.idempotency_key is not None:
+            raise ValueError("idempotency_key is of what is done, and dry_run does nothing")
         if self.job is not None and not self.job:
             raise ValueError("job is an empty list")
         return self
@@ -567,6 +618,34 @@ class PreemptRequest(Frozen):
     force: bool = Field(default=False, description="Confirm: others' work.")
 
 
-class CancelAnswer(Frozen):
+class CancelAnswer(Repeatable):
     jobs: list[StoppedJob] = Field(description="The first 100.")
     counts: dict[str, int] = Field(description="cancelled, stopping, already_ended")
+    dry_run: bool | None = Field(default=None, description="Nothing was changed.")
+    confirm: str | None = Field(default=None, description="dry_run: for what force would be needed.")
+
+
+class GraphNode(Frozen):
+    """A job, or an array as a whole."""
+
+    id: int
+    state: JobState | None = Field(default=None, description="None: it was removed, long after its end.")
+    name: str | None = None
+    command: str | None = None
+    count: int | None = Field(default=None, description="Of an array: its members.")
+
+
+class GraphEdge(Frozen):
+    """`child` waits for `parent`, or waited."""
+
+    parent: int
+    child: int
+    policy: DependencyPolicy
+
+
+class Graph(Frozen):
+    """Who waits for whom."""
+
+    nodes: list[GraphNode] = Field(description="In the order of their ids; an array is one.")
+    edges: list[GraphEdge]
+    cut: bool | None = Field(default=None, description="There is more of it than is shown.")

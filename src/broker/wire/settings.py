@@ -166,6 +166,12 @@ class BrokerSettings(Settings):
         le=_LONGEST_KEPT_S,
         description="How long values of env are kept after the end of a job that can't run again. 0: as long as the job.",
     )
+    keep_keys_s: float = Field(
+        default=7 * 86_400,
+        gt=0,
+        le=_LONGEST_KEPT_S,
+        description="How long an idempotency_key is known: a repeat after that is a new request.",
+    )
     max_artifact_mb: float = Field(
         default=1024, gt=0, le=1_048_576, description="The largest file that is kept of what a job leaves behind."
     )

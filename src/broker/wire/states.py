@@ -79,6 +79,15 @@ class SweepMode(StrEnum):
     RANDOM = "random"
 
 
+class RetriedMembers(StrEnum):
+    """Which members of an array a retry does again: those that ended otherwise than completed; all of them; or the one
+    whose id is given, which is the array's own where that is the first member."""
+
+    FAILED = "failed"
+    ALL = "all"
+    ONE = "one"
+
+
 class Scope(StrEnum):
     """What a caller may do. `operator` may do everything; `submit` includes `read`."""
 

@@ -75,7 +75,9 @@ def submit_command() -> click.Command:
 def _submit_many(asked: Asked, connection: Connection, values: dict[str, object], *, as_json: bool) -> int:
     all_of_them = asked.specs(connection, by_name()["worker_list"], os.environ, pass_env=values["no_env"] is not True)
     specs: list[Json] = [_with_snapshot(as_object(spec), connection) for spec in all_of_them]
-    answer = _blamed(asked, lambda: connection.call(by_name()["job_submit_many"], {"jobs": specs}))
+    key = _one_key(specs)
+    asking: Schema = {"jobs": specs} if key is None else {"jobs": specs, "idempotency_key": key}
+    answer = _blamed(asked, lambda: connection.call(by_name()["job_submit_many"], asking))
     if values["wait"] is not True:
         made = [as_object(entry) for entry in as_list(as_object(answer.json()).get("jobs"))]
         show(answer.body, as_json, lambda: [line for one in made for line in rendering.submitted(one)])
@@ -83,6 +85,14 @@ def _submit_many(asked: Asked, connection: Connection, values: dict[str, object]
     which: Schema = {"job": many.ids(answer.json())}
     waiter = _waiter(connection)
     return _waited(waiter, which, _wait(waiter, which), as_json)
+
+
+def _one_key(specs: list[Json]) -> Json:
+    """The key that is said for all of them, taken out of each. Raises Failure if they have several."""
+    said = [as_object(spec).pop("idempotency_key", None) for spec in specs]
+    if any(key != said[0] for key in said):
+        raise Failure("jobs that are submitted together have one idempotency_key", hint="say it as --idempotency-key")
+    return said[0]
 
 
 def preview_command() -> click.Command:

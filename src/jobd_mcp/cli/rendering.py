@@ -344,7 +344,10 @@ def submitted(answer: Json) -> list[str]:
     waiting = reason(made.get("waiting"))
     which = f"jobs {text(made.get('ids'))}" if made.get("ids") else f"job {text(made.get('id'))}"
     state = text(made.get("state"))
-    return [f"{which} {state}" + (f": {waiting}" if waiting else ""), *map(text, as_list(made.get("warnings")))]
+    again = f", again for {text(made.get('retry_of'))}" if made.get("retry_of") else ""
+    before = " (submitted before under this key)" if made.get("repeated") is True else ""
+    line = f"{which} {state}{again}{before}" + (f": {waiting}" if waiting else "")
+    return [line, *map(text, as_list(made.get("warnings")))]
 
 
 def cancelled(answer: Json) -> list[str]:
@@ -352,7 +355,17 @@ def cancelled(answer: Json) -> list[str]:
     entries = [as_object(entry) for entry in as_list(known.get("jobs"))]
     lines = [f"job {text(entry.get('id'))} {text(entry.get('state'))}: {text(entry.get('note'))}" for entry in entries]
     total = sum(count for count in as_object(known.get("counts")).values() if isinstance(count, int))
-    return lines + ([f"{total - len(lines)} more"] if total > len(lines) else []) or ["No job matches."]
+    lines += [f"{total - len(lines)} more"] if total > len(lines) else []
+    return [*(lines or ["No job matches."]), *_only_told(known)]
+
+
+def _only_told(answer: Schema) -> list[str]:
+    """Of a cancel that was a preview: what it would come to."""
+    if answer.get("dry_run") is not True:
+        return []
+    counts = ", ".join(f"{name.replace('_', ' ')}: {text(n)}" for name, n in as_object(answer.get("counts")).items())
+    confirm = f"; needs --force: {text(answer.get('confirm'))}" if answer.get("confirm") else ""
+    return [f"nothing was changed; it would be: {counts or 'no job'}{confirm}"]
 
 
 def stopped(answer: Json) -> list[str]:

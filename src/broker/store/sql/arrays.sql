@@ -26,11 +26,11 @@ UPDATE arrays SET max_parallel = :most WHERE id = :array;
 
 -- name: make_array_head
 -- The first member gives the array its id.
-UPDATE jobs SET array_id = id, array_index = 0, shape = :shape, array_values = :values WHERE id = :id;
+UPDATE jobs SET array_id = id, array_index = :index, shape = :shape, array_values = :values WHERE id = :id;
 
 -- name: add_array_members
--- The other members of an array, like its first one in all but id and index; `members` is a JSON list of what else is
--- their own: [name, command, place, fingerprint, values] of each, or null.
+-- The other members of an array, like its first one in all but id and index; `members` is a JSON list of what is their
+-- own: [index, name, command, place, fingerprint, values] of each, or the index alone.
 INSERT INTO jobs (
   id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible,
   on_preempt, max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, fingerprint,
@@ -38,11 +38,11 @@ INSERT INTO jobs (
   hold
 )
 SELECT jobs.id + members.key + 1, jobs.state, jobs.spec, jobs.shape, jobs.project,
-  coalesce(json_extract(members.value, '$[0]'), jobs.name), coalesce(json_extract(members.value, '$[1]'), jobs.command),
-  jobs.priority, jobs.cpus, coalesce(json_extract(members.value, '$[2]'), jobs.place), jobs.policy, jobs.grace_s,
+  coalesce(json_extract(members.value, '$[1]'), jobs.name), coalesce(json_extract(members.value, '$[2]'), jobs.command),
+  jobs.priority, jobs.cpus, coalesce(json_extract(members.value, '$[3]'), jobs.place), jobs.policy, jobs.grace_s,
   jobs.preemptible, jobs.on_preempt, jobs.max_wall_s, jobs.scheduling_timeout_s, jobs.schedule_until, jobs.actor,
-  jobs.blocked, jobs.dependency_policy, jobs.env_kept, coalesce(json_extract(members.value, '$[3]'), jobs.fingerprint),
-  jobs.id, members.key + 1, json_extract(members.value, '$[4]'), jobs.created_at, jobs.queued_at, jobs.gpus,
+  jobs.blocked, jobs.dependency_policy, jobs.env_kept, coalesce(json_extract(members.value, '$[4]'), jobs.fingerprint),
+  jobs.id, json_extract(members.value, '$[0]'), json_extract(members.value, '$[5]'), jobs.created_at, jobs.queued_at, jobs.gpus,
   jobs.quota_token, jobs.retries, jobs.retry_delay_s, jobs.retry_on, jobs.not_before, jobs.hold
 FROM json_each(:members) AS members CROSS JOIN jobs
 WHERE jobs.id = :array
@@ -55,6 +55,16 @@ SELECT child.id, parent.id
 FROM jobs AS child INDEXED BY jobs_by_array
 CROSS JOIN jobs AS parent INDEXED BY jobs_by_array ON parent.array_id = :parent AND parent.array_index = child.array_index
 WHERE child.array_id = :array;
+
+-- name: without_partner
+-- The first member of an array for which another one has none with its index.
+SELECT child.array_index FROM jobs AS child INDEXED BY jobs_by_array
+WHERE child.array_id = :array AND NOT EXISTS (
+  SELECT 1 FROM jobs AS parent INDEXED BY jobs_by_array
+  WHERE parent.array_id = :parent AND parent.array_index = child.array_index
+)
+ORDER BY child.array_index
+LIMIT 1;
 
 -- name: members_with_parents
 -- How many jobs each member waits for: once they stand in the table.

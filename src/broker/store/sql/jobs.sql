@@ -271,7 +271,7 @@ GROUP BY shape;
 -- What anyone may see of one job.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index, jobs.array_values,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked, jobs.prefers, jobs.not_before, jobs.hold, jobs.retried, jobs.retries,
-  jobs.logs_kept, jobs.lease_ttl_ms, jobs.adopted_pid, jobs.priority, jobs.fingerprint, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
+  jobs.logs_kept, jobs.retry_of, jobs.retried_as, jobs.lease_ttl_ms, jobs.adopted_pid, jobs.priority, jobs.fingerprint, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
   a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given, a.worker AS worker_id, a.progress, a.warnings AS said,
   a.artifacts, a.artifacts_kept
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
@@ -281,7 +281,7 @@ WHERE jobs.id = :job;
 -- The same of several jobs, newest first; `ids` is a JSON list.
 SELECT jobs.id, jobs.state, jobs.name, jobs.project, jobs.command, jobs.place, jobs.shape, jobs.array_id, jobs.array_index, jobs.array_values,
   jobs.attempt, jobs.exit_code, jobs.reason_code, jobs.reason, jobs.created_at, jobs.started_at, jobs.ended_at, jobs.blocked, jobs.prefers, jobs.not_before, jobs.hold, jobs.retried, jobs.retries,
-  jobs.logs_kept, jobs.lease_ttl_ms, jobs.adopted_pid, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
+  jobs.logs_kept, jobs.retry_of, jobs.retried_as, jobs.lease_ttl_ms, jobs.adopted_pid, a.worker_name AS worker, a.state AS assignment_state, a.stop_by, a.stop_why, a.stop_grace_s,
   a.kill_failed, a.limit_code, a.limit_s, a.limit_seen_s, a.given, a.worker AS worker_id, a.progress, a.warnings AS said,
   a.artifacts, a.artifacts_kept
 FROM jobs LEFT JOIN assignments AS a ON a.id = jobs.assignment
