@@ -52,8 +52,8 @@ def inlined(document: Schema, schema: Json, *, answer: bool = False, depth: int 
 
     result: Schema = {}
     for key, value in given.items():
-        if key in _NOISE or key in _BOUNDS or (key == "default" and (value is None or answer)):
-            continue
+        if key in _NOISE or key in _BOUNDS or (key == "default" and (value is None or value is False or answer)):
+            continue  # a switch that is off unless said goes without saying
         if key == "additionalProperties" and value is True:  # as if nothing were said
             continue
         if key == "maximum" and isinstance(value, int | float) and value >= FAR_AWAY:

@@ -141,6 +141,16 @@ SnapshotWord = Annotated[
 """With the sha256 of what was put; without one it is taken where the submit is made."""
 
 
+Priority = Annotated[int, Field(ge=-50, le=50), WithJsonSchema({"type": "integer"})]
+"""Higher first; it is added to the project's."""
+
+ExitCodes = Annotated[
+    list[Annotated[int, Field(ge=1, le=255)]],
+    Field(min_length=1, max_length=255),
+    WithJsonSchema({"type": "array", "items": {"type": "integer"}}),
+]
+
+
 class Frozen(BaseModel):
     """Unknown fields are refused: a typo must never be accepted and then ignored."""
 
@@ -160,7 +170,7 @@ class Program(Frozen):
     labels: Labels | None = Field(default=None, max_length=64)
     project: Name = "default"
     profile: Name | None = None
-    priority: int = Field(default=0, ge=-50, le=50, description="Higher first; added to the project's.")
+    priority: Priority = 0
 
 
 class Conditions(Frozen):
@@ -179,10 +189,10 @@ class Conditions(Frozen):
     gpu_idle_timeout_s: Limit | None = Field(default=None, description="Likewise with idle GPUs.")
     scheduling_timeout_s: Limit | None = Field(default=None, description="Longest in the queue.")
     preemptible: bool = Field(default=False, json_schema_extra=_either)
-    on_preempt: OnPreempt = OnPreempt.STOP
+    on_preempt: OnPreempt = Field(default=OnPreempt.STOP, description="Then.")
     retries: int = Field(default=0, ge=0, le=MOST_RETRIES)
     retry_delay_s: float = Field(default=10, ge=0, le=86_400)
-    retry_on: list[Annotated[int, Field(ge=1, le=255)]] | None = Field(default=None, min_length=1, max_length=255)
+    retry_on: ExitCodes | None = None
 
 
 class Bundle(Conditions):
@@ -574,7 +584,7 @@ class CancelRequest(Keyed):
 class UpdateRequest(Frozen):
     """What to change of a job, or of all live members of the array that has this id."""
 
-    priority: int | None = Field(default=None, ge=-50, le=50)
+    priority: Priority | None = None
     hold: bool = False
     release: bool = False
     max_wall_s: Limit | None = None
