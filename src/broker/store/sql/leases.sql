@@ -4,7 +4,7 @@ UPDATE jobs SET lease_ttl_ms = :ttl, lease_until = :until, command = :what WHERE
 
 -- name: lease
 -- A lease, and whose it is.
-SELECT id, actor, place, shape, blocked, prefers, lease_ttl_ms, lease_until, lease_idle_at FROM jobs
+SELECT id, actor, place, shape, blocked, prefers, not_before, hold, retried, retries, lease_ttl_ms, lease_until, lease_idle_at FROM jobs
 WHERE id = :job AND lease_ttl_ms IS NOT NULL;
 
 -- name: renew_lease
