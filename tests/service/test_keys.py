@@ -7,10 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from broker.service import submit as service
 from broker.service.context import Caller
-from broker.wire.jobs import CancelRequest, JobSpec, Submission
+from broker.wire.jobs import CancelRequest, JobSpec, Submission, UpdateRequest
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.states import Scope
 
@@ -103,6 +104,19 @@ async def test_a_cancel_that_is_repeated_is_answered_as_it_was_and_cancels_nothi
 
     assert (again.repeated, again.jobs, again.counts) == (True, first.jobs, {"cancelled": 1})
     assert (await bench.state(job), await bench.state(later)) == ("cancelled", "queued")
+
+
+async def test_a_change_that_is_repeated_does_not_undo_what_came_after_it(bench) -> None:
+    job = await bench.submit()
+    first = await bench.client.job_update(job, priority=5, idempotency_key="k")
+    await bench.client.job_update(job, priority=7)
+
+    again = await bench.client.job_update(job, priority=5, idempotency_key="k")
+
+    assert (first.changed, again.repeated, again.changed) == (1, True, 1)
+    assert (await bench.client.job_get(job, detail="full")).spec["priority"] == 7
+    with pytest.raises(ValidationError):
+        UpdateRequest(idempotency_key="k")
 
 
 @pytest.mark.guarantee("G53")

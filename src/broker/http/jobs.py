@@ -241,9 +241,9 @@ async def job_retry(
 
 
 @router.patch("/jobs/{job}", openapi_extra=surface.tool(Scope.SUBMIT, idempotent=True), response_model=Updated)
-async def job_update(job: Id, request: UpdateRequest, broker: The, who: Who) -> Response:
+async def job_update(job: Id, request: UpdateRequest, broker: The, who: Who, key: HeaderKey = None) -> Response:
     """Change a job or array that has not started."""
-    return answered(await update.update(broker, who, job, request))
+    return answered(await update.update(broker, who, job, keyed(request, key)))
 
 
 @router.post("/jobs/adopt", openapi_extra=surface.tool(Scope.SUBMIT), response_model_exclude_none=True, status_code=201)

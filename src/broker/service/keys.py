@@ -14,7 +14,7 @@ from typing import TypeVar
 from broker.service import rows
 from broker.service.context import Caller
 from broker.store.contract import Store, Tx
-from broker.wire.jobs import CancelAnswer, Keyed, Repeatable, Submitted, SubmittedMany
+from broker.wire.jobs import CancelAnswer, Keyed, Repeatable, Submitted, SubmittedMany, Updated
 from broker.wire.problems import ProblemCode, Refused
 
 A = TypeVar("A", bound=Repeatable)
@@ -89,6 +89,8 @@ def _job(answer: Repeatable) -> int | None:
             return answer.id if answer.id is not None else answer.array
         case SubmittedMany():
             return _job(answer.jobs[0])
+        case Updated():
+            return answer.id
         case CancelAnswer():
             return answer.jobs[0].id if answer.jobs else None
         case _:

@@ -10,7 +10,7 @@ from typing import Any
 from broker.core.effective import seconds
 from broker.core.rows import JobRow
 from broker.core.states import TERMINAL, Said, ready_until
-from broker.service import array_counts, views
+from broker.service import array_counts, keys, views
 from broker.service.context import Broker, Caller
 from broker.service.rows import read_job, unknown_job
 from broker.service.transition import change, decide, event, say
@@ -40,9 +40,14 @@ async def update(broker: Broker, caller: Caller, job_id: int, request: UpdateReq
     """
 
     def fn(tx: Tx) -> Updated:
-        job, array = read_job(tx, job_id), tx.one("array", array=job_id)
+        job = read_job(tx, job_id)
         if job is None:
             raise unknown_job(tx, job_id)
+        key = keys.of(request, caller, "update", job.project, about=job_id)
+        return keys.once(tx, key, Updated, lambda: once(tx, job))
+
+    def once(tx: Tx, job: JobRow) -> Updated:
+        array = tx.one("array", array=job_id)
         changed = partial(_change, tx, broker, caller, request)
         return _one(tx, broker, job, request, changed) if array is None else _array(tx, caller, array, request, changed)
 

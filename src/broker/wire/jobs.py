@@ -581,7 +581,7 @@ class CancelRequest(Keyed):
         return self
 
 
-class UpdateRequest(Frozen):
+class UpdateRequest(Keyed):
     """What to change of a job, or of all live members of the array that has this id."""
 
     priority: Priority | None = None
@@ -598,12 +598,12 @@ class UpdateRequest(Frozen):
     def _says_something(self) -> UpdateRequest:
         if self.hold and self.release:
             raise ValueError("give one of hold and release")
-        if self == UpdateRequest.model_construct():
+        if self.model_copy(update={"idempotency_key": None}) == UpdateRequest.model_construct():
             raise ValueError("says nothing to change: give priority, hold, release, a limit, or max_parallel")
         return self
 
 
-class Updated(Frozen):
+class Updated(Repeatable):
     """What became of a change."""
 
     id: int
