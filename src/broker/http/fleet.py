@@ -50,7 +50,7 @@ async def job_events(
     worker: Annotated[Name | None, Query()] = None,
     actor: Annotated[str | None, Query(max_length=200)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    last: Annotated[int | None, Query(ge=1, le=MOST_ID, description="Only the last.")] = None,
+    last: Annotated[int | None, Query(ge=1, le=MOST_ID)] = None,
 ) -> EventList:
     """What happened and why, in order."""
     if last is not None:

@@ -172,7 +172,7 @@ async def job_logs(
     tail: Annotated[int | None, Query(ge=1, le=10_000, description="Last lines (default 100).")] = None,
     head: Annotated[int | None, Query(ge=1, le=10_000, description="First lines.")] = None,
     grep: Annotated[str | None, Query(max_length=1000, description="Regex.")] = None,
-    context: Annotated[int, Query(ge=0, le=20, description="Lines around a match.")] = 0,
+    context: Annotated[int, Query(ge=0, le=20)] = 0,
     cursor: Annotated[int | None, Query(ge=0, le=MOST_OFFSET, description="Byte to read on from.")] = None,
     attempt: OptionalAttempt = None,
     stream: Annotated[Literal["stdout", "stderr"] | None, Query()] = None,
