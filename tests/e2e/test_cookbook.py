@@ -20,6 +20,13 @@ TOLD = {
     "A batch from a file": "completed",
     "A Slurm script as it is": "completed",
     "The right size": "would be accepted",
+    "Again, by itself and by hand": "mended",
+    "A result, progress and files": "{'loss': 0.12}",
+    "The code as it was": "first",
+    "What runs already": "completed",
+    "Once, however often it is asked for": "1 job",
+    "Every night": "Europe/Berlin",
+    "What is asked for again and again": "profile quick",
 }
 
 
