@@ -95,6 +95,7 @@ class Agent:
         )
         self._short_of_room = False
         self._on_term = setup.on_term
+        self._more = anyio.Event()  # something is held that was not
         self._finishing = False  # nothing new is taken, and this process ends with its last assignment
         self._fewer = anyio.Event()
 
@@ -194,6 +195,7 @@ class Agent:
     def _begin(self, assignment: Assignment) -> None:
         assert self._lives is not None, "assignments begin while the worker runs"
         self._held[assignment.key] = assignment
+        self._more.set()
         self._lives.start_soon(self._live, assignment, name=f"assignment {assignment.job}.{assignment.attempt}")
 
     async def _live(self, assignment: Assignment) -> None:
@@ -215,7 +217,9 @@ class Agent:
         while True:
             for assignment in self._held.values():
                 assignment.renew()
-            await anyio.sleep(min([RENEW_S, *(assignment.renew_every_s for assignment in self._held.values())]))
+            self._more = anyio.Event()  # whose lease is shorter than this pause must not wait for its end
+            with anyio.move_on_after(min([RENEW_S, *(assignment.renew_every_s for assignment in self._held.values())])):
+                await self._more.wait()
 
     async def _end_on_signal(self, finish: anyio.abc.TaskGroup) -> None:
         scope = finish.cancel_scope
