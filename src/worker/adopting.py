@@ -16,7 +16,6 @@ import time
 
 from worker.process import adoptee, records
 from worker.process.clock import boot_s
-from worker.process.failpoint import failpoint
 from worker.process.identity import identify, read_small, stat_fields
 from worker.process.limits import Limits
 from worker.process.output import Capture
@@ -82,7 +81,6 @@ class AdoptingShim(Shim):
         records.stage(records.START, start)
         records.publish(records.START)
         os.close(os.open(records.RUNNING, os.O_WRONLY | os.O_CREAT, 0o600))
-        failpoint("start_durable")
         self._phase = Phase.RUNNING
         self._tree_gone = False
         self._released_at = boot_s()

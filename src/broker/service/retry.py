@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from broker.core import retention
 from broker.core.effective import Effective, Source
 from broker.core.states import TERMINAL
-from broker.failpoint import failpoint
 from broker.service import keys, snapshots
 from broker.service.completing import complete
 from broker.service.context import Broker, Caller
@@ -61,7 +60,6 @@ async def retry(broker: Broker, caller: Caller, job: int, request: RetryRequest)
             raise
         if isinstance(answer, Denial):
             raise answer.refused
-        failpoint("submitted")
         return answer
     raise AssertionError("the last try is answered, or raises")
 
