@@ -18,7 +18,7 @@ from broker.client import BrokerClient
 from broker.state import DATABASE_NAME, RESTORED_NAME, state_lock
 from broker.store.contract import StoreUnusable
 from broker.wire.events import EventType
-from broker.wire.jobs import JobSpec
+from broker.wire.jobs import JobSpec, Submission
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.settings import BrokerSettings
 from broker.wire.states import JobState, Scope
@@ -362,7 +362,7 @@ async def _insert(broker) -> int:
     from broker.service import submit as service
     from broker.service.context import Caller
 
-    said = await service.submit(broker, Caller("me", frozenset({Scope.OPERATOR})), JobSpec(command="true"))
+    said = await service.submit(broker, Caller("me", frozenset({Scope.OPERATOR})), Submission(command="true"))
     return said.id
 
 

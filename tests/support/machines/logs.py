@@ -17,7 +17,7 @@ from broker.logs import index, reading
 from broker.logs.files import Part
 from broker.logs.index import Segment, Stream
 from broker.service import cancel, exchange, output, registration, submit
-from broker.wire.jobs import CancelRequest, JobSpec
+from broker.wire.jobs import CancelRequest, Submission
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.settings import BrokerSettings
 from broker.wire.states import JobState
@@ -199,7 +199,7 @@ def log_protocol(bench: Bench) -> type[RuleBasedStateMachine]:
             self.sound = True
             for worker in bench.workers:
                 worker.report()
-            said = self.world.call(submit.submit(self.world.broker, OPERATOR, JobSpec(command="true")))
+            said = self.world.call(submit.submit(self.world.broker, OPERATOR, Submission(command="true")))
             assert said.id is not None
             self.job = said.id
             self.delivery = self.worker.runs()

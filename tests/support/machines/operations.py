@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from broker.service import cancel, exchange, preempt, queries, registration, submit
 from broker.service.exchange import Client
-from broker.wire.jobs import CancelRequest, JobSpec, PreemptRequest
+from broker.wire.jobs import CancelRequest, PreemptRequest, Submission
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.settings import BrokerSettings
 from broker.wire.states import DependencyPolicy, JobState, OnPreempt, OnWorkerLost
@@ -114,7 +114,7 @@ class Operations(RuleBasedStateMachine):
     ) -> None:
         known = sorted(self.tables.jobs)
         parents = [known[number % len(known)] for number in after] if known else []
-        spec = JobSpec(
+        spec = Submission(
             command="true",
             cpus=cpus,
             priority=priority,
