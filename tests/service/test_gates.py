@@ -157,12 +157,26 @@ async def test_a_preview_says_what_it_would_wait_for(bench) -> None:
 
 
 @pytest.mark.guarantee("G50")
-async def test_a_clock_that_is_set_back_delays_a_retry_no_longer_than_two_days(bench) -> None:
-    job = await bench.submit(retries=1, retry_delay_s=10)
+async def test_a_clock_that_is_set_back_makes_no_pause_longer(bench) -> None:
+    tried, asked = await bench.submit(retries=1, retry_delay_s=10), await bench.submit(not_before=10)
     worker = await bench.registered()
     await worker.finish(await worker.running(), exit_code=1)
 
     bench.clock.wall -= 10 * 86_400 * 1000
-    await bench.sweep()
+    await bench.sweep(after_s=1)
+    assert (await worker.poll()).deliveries == []
+    await bench.sweep(after_s=10)
+
+    assert {delivery.job for delivery in (await worker.poll()).deliveries} == {tried, asked}
+
+
+async def test_an_instant_is_one_of_the_clock_however_that_is_set(bench) -> None:
+    job = await bench.submit(not_before=in_s(bench, 10))
+    worker = await bench.registered()
+
+    bench.clock.wall -= 60_000
+    await bench.sweep(after_s=30)
+    assert (await worker.poll()).deliveries == []
+    await bench.sweep(after_s=41)
 
     assert (await worker.one()).job == job

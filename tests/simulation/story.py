@@ -196,9 +196,6 @@ class Story:
         self.crash_at_commit = 0
         self.broker.disk.slow_s = 0.004
         self.broker.disk.limit(full=False)
-        if "wall_jumps" in self.swarm.kinds:
-            # Set back, it would let wait for hours what has an instant to wait for.
-            self.broker.machine.wall_s += 86_400
         for link in self._links():
             link.there = link.back = True
         for process in list(self._frozen):

@@ -18,6 +18,12 @@ def instant(when: float | str | None, now: int) -> int | None:
     return min(at, FURTHEST_MS) if at > now else None
 
 
+def lasts_until(when: float | str | None, listened: int) -> int | None:
+    """The same of what was said in seconds, in the time in which the broker listens: a clock that is set back makes no
+    pause longer."""
+    return listened + int(when * 1000) if isinstance(when, float | int) else None
+
+
 def _ms(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp() * 1000)
 

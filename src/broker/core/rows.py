@@ -80,6 +80,7 @@ class JobRow(NamedTuple):
     retry_delay_s: float = 10.0
     retry_on: tuple[int, ...] | None = None  # only these exit codes
     not_before: int | None = None  # an instant that is still to come
+    waits_until: int | None = None  # a pause: at the latest when the broker has listened for so long
     hold: bool = False
 
     @property

@@ -522,7 +522,9 @@ def _tried_again(job: JobRow, assignment: AssignmentRow | None, cause: Cause, fa
     """It waits a while, and then goes to anybody; where it said that a checkpoint is safe, there first."""
     assert assignment is not None
     delay_ms = facts.retry_delay_ms
-    changes: dict[str, Any] = {"retried": job.retried + 1, "not_before": facts.now + delay_ms if delay_ms else None}
+    changes: dict[str, Any] = {"retried": job.retried + 1}
+    if delay_ms:
+        changes |= {"not_before": facts.now + delay_ms, "waits_until": facts.listened + delay_ms}
     if assignment.checkpoints and facts.prefers_until is not None:
         changes |= _preferring(assignment, replace(facts, prefers_until=facts.prefers_until + delay_ms))
     if cause is Cause.LATE_RETRY:  # it was no loss, and its start may not have been heard of

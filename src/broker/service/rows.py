@@ -75,6 +75,7 @@ def job_row(row: Row) -> JobRow:
         retry_delay_s=row["retry_delay_s"],
         retry_on=tuple(json.loads(row["retry_on"])) if row["retry_on"] is not None else None,
         not_before=row["not_before"],
+        waits_until=row["waits_until"],
         hold=bool(row["hold"]),
     )
 

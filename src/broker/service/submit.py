@@ -123,7 +123,13 @@ def accept(
     until = _schedule_until(broker, spec)
     row = row_of(tx, whole, members.first, shape_id(tx, wants), place, caller.actor)
     ready = verdict.open == 0 and not row["hold"] and row["not_before"] is None
-    row |= {"blocked": verdict.open, "schedule_until": until if ready else None, "quota_token": token}
+    pause = gate.lasts_until(spec.not_before, broker.listening.now_ms())
+    row |= {
+        "blocked": verdict.open,
+        "schedule_until": until if ready else None,
+        "quota_token": token,
+        "waits_until": pause,
+    }
     first = tx.insert("add_job", **row)
     count(tx, spec.project, token, JobState.QUEUED, members.size, members.size * Demand.of(spec).gpus)
     jobs = range(first, first + members.size)
@@ -433,6 +439,7 @@ def row_of(tx: Tx, whole: Effective, first: JobSpec, shape: int, place: str, act
         "retry_delay_s": spec.retry_delay_s,
         "retry_on": json.dumps(spec.retry_on) if spec.retry_on is not None else None,
         "not_before": gate.instant(spec.not_before, tx.now_ms),
+        "waits_until": None,
         "hold": int(spec.hold),
         "env_kept": int(bool(spec.env)),
         "fingerprint": fingerprint(first),

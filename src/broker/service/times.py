@@ -15,8 +15,6 @@ from broker.store.contract import Tx
 log = structlog.get_logger("broker.times")
 
 BATCH = 200
-FURTHEST_RETRY_MS = 2 * 86_400_000
-"""Twice what a back-off can be."""
 
 
 async def run(broker: Broker) -> None:
@@ -41,16 +39,18 @@ async def _until_next(broker: Broker) -> float | None:
     row = await broker.store.read(lambda tx: tx.one("next_time"))
     if row is None or row["at"] is None:
         return None
-    left_ms: int = row["at"] - broker.clock.wall_ms()
-    return max(0, left_ms) / 1000
+    left_ms: list[int] = [row["at"] - broker.clock.wall_ms()]
+    if row["listened"] is not None:
+        left_ms.append(row["listened"] - broker.listening.now_ms())
+    return max(0, min(left_ms)) / 1000
 
 
 def _open(tx: Tx, *, listened: int) -> bool:
     """A batch of them. Whether there may be more."""
-    due = tx.all("times_come", now=tx.now_ms, too_far=tx.now_ms + FURTHEST_RETRY_MS, limit=BATCH)
+    due = tx.all("times_come", now=tx.now_ms, listened=listened, limit=BATCH)
     for row in due:
         job = read_job(tx, row["id"])
         assert job is not None, "it was read in this transaction"
-        after = job._replace(not_before=None)
+        after = job._replace(not_before=None, waits_until=None)
         change(tx, job, after._replace(schedule_until=ready_until(after, listened)))
     return len(due) == BATCH

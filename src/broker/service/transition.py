@@ -429,6 +429,7 @@ def _swap_job(tx: Tx, before: JobRow, after: JobRow) -> None:
         prefers_until=after.prefers_until,
         retried=after.retried,
         not_before=after.not_before,
+        waits_until=after.waits_until,
     )
     _expect_one(changed, before.id)
 
@@ -517,6 +518,7 @@ def change(tx: Tx, job: JobRow, after: JobRow, *, priority: int | None = None, c
         scheduling_timeout_s=after.scheduling_timeout_s,
         schedule_until=after.schedule_until,
         not_before=after.not_before,
+        waits_until=after.waits_until,
         hold=int(after.hold),
         changes=changes,
     )

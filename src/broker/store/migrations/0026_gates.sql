@@ -7,6 +7,8 @@ ALTER TABLE jobs ADD COLUMN retry_on TEXT;
 -- A job before its time, an instant of the broker's clock, or on hold stands in no line, whatever else it waits for.
 -- Its time is no more than null once it has come.
 ALTER TABLE jobs ADD COLUMN not_before INTEGER;
+-- The same of a pause, in the time in which the broker listens: it is over as soon as either says so.
+ALTER TABLE jobs ADD COLUMN waits_until INTEGER;
 ALTER TABLE jobs ADD COLUMN hold INTEGER NOT NULL DEFAULT 0 CHECK (hold IN (0, 1));
 ALTER TABLE jobs ADD COLUMN gated INTEGER NOT NULL GENERATED ALWAYS AS (hold = 1 OR not_before IS NOT NULL) VIRTUAL;
 

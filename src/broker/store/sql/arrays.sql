@@ -34,7 +34,7 @@ UPDATE jobs SET array_id = id, array_index = :index, shape = :shape, array_value
 INSERT INTO jobs (
   id, state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible,
   on_preempt, max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, fingerprint,
-  array_id, array_index, array_values, created_at, queued_at, gpus, quota_token, retries, retry_delay_s, retry_on, not_before,
+  array_id, array_index, array_values, created_at, queued_at, gpus, quota_token, retries, retry_delay_s, retry_on, not_before, waits_until,
   hold
 )
 SELECT jobs.id + members.key + 1, jobs.state, jobs.spec, jobs.shape, jobs.project,
@@ -43,7 +43,7 @@ SELECT jobs.id + members.key + 1, jobs.state, jobs.spec, jobs.shape, jobs.projec
   jobs.preemptible, jobs.on_preempt, jobs.max_wall_s, jobs.scheduling_timeout_s, jobs.schedule_until, jobs.actor,
   jobs.blocked, jobs.dependency_policy, jobs.env_kept, coalesce(json_extract(members.value, '$[4]'), jobs.fingerprint),
   jobs.id, json_extract(members.value, '$[0]'), json_extract(members.value, '$[5]'), jobs.created_at, jobs.queued_at, jobs.gpus,
-  jobs.quota_token, jobs.retries, jobs.retry_delay_s, jobs.retry_on, jobs.not_before, jobs.hold
+  jobs.quota_token, jobs.retries, jobs.retry_delay_s, jobs.retry_on, jobs.not_before, jobs.waits_until, jobs.hold
 FROM json_each(:members) AS members CROSS JOIN jobs
 WHERE jobs.id = :array
 ORDER BY members.key;

@@ -19,7 +19,7 @@ SELECT * FROM assignments WHERE worker = :worker AND reserved = 1;
 SELECT id, version, state, project, shape, policy, grace_s, preemptible, on_preempt, max_wall_s, scheduling_timeout_s,
   schedule_until, attempt, assignment, losses, restarts, lost_assignment, blocked, dependency_policy, cascaded_by,
   exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at, lease_ttl_ms, gpus, quota_token, prefers, prefers_until,
-  array_id, adopted_pid, retries, retried, retry_delay_s, retry_on, not_before, hold
+  array_id, adopted_pid, retries, retried, retry_delay_s, retry_on, not_before, waits_until, hold
 FROM jobs WHERE id IN (SELECT job FROM assignments WHERE worker = :worker AND reserved = 1);
 
 -- name: add_assignment

@@ -142,12 +142,12 @@ SELECT state, count(*) AS n FROM jobs INDEXED BY jobs_by_array WHERE array_id = 
 INSERT INTO jobs (
   state, spec, shape, project, name, command, priority, cpus, place, policy, grace_s, preemptible, on_preempt,
   max_wall_s, scheduling_timeout_s, schedule_until, actor, blocked, dependency_policy, env_kept, fingerprint,
-  created_at, queued_at, gpus, quota_token, retries, retry_delay_s, retry_on, not_before, hold
+  created_at, queued_at, gpus, quota_token, retries, retry_delay_s, retry_on, not_before, waits_until, hold
 )
 VALUES (
   'queued', :spec, :shape, :project, :name, :command, :priority, :cpus, :place, :policy, :grace_s, :preemptible,
   :on_preempt, :max_wall_s, :scheduling_timeout_s, :schedule_until, :actor, :blocked, :dependency_policy, :env_kept,
-  :fingerprint, :now, :now, :gpus, :quota_token, :retries, :retry_delay_s, :retry_on, :not_before, :hold
+  :fingerprint, :now, :now, :gpus, :quota_token, :retries, :retry_delay_s, :retry_on, :not_before, :waits_until, :hold
 )
 RETURNING id;
 
@@ -156,7 +156,7 @@ RETURNING id;
 SELECT id, version, state, project, shape, policy, grace_s, preemptible, on_preempt, max_wall_s, scheduling_timeout_s,
   schedule_until, attempt, assignment, losses, restarts, lost_assignment, blocked, dependency_policy, cascaded_by,
   exit_code, reason_code, reason, created_at, queued_at, started_at, ended_at, lease_ttl_ms, gpus, quota_token, prefers, prefers_until,
-  array_id, adopted_pid, retries, retried, retry_delay_s, retry_on, not_before, hold
+  array_id, adopted_pid, retries, retried, retry_delay_s, retry_on, not_before, waits_until, hold
 FROM jobs WHERE id = :job;
 
 -- name: swap_job
@@ -166,7 +166,8 @@ UPDATE jobs SET
   restarts = :restarts, lost_assignment = :lost_assignment, blocked = :blocked,
   scheduling_timeout_s = :scheduling_timeout_s, schedule_until = :schedule_until,
   cascaded_by = :cascaded_by, exit_code = :exit_code, reason_code = :reason_code, reason = :reason, queued_at = :queued_at, started_at = :started_at,
-  ended_at = :ended_at, prefers = :prefers, prefers_until = :prefers_until, retried = :retried, not_before = :not_before
+  ended_at = :ended_at, prefers = :prefers, prefers_until = :prefers_until, retried = :retried, not_before = :not_before,
+  waits_until = :waits_until
 WHERE id = :id AND version = :expected AND state = :expected_state;
 
 -- name: touch_job
@@ -369,13 +370,14 @@ ORDER BY schedule_until
 LIMIT :limit;
 
 -- name: next_time
--- When the time of the next queued job comes.
-SELECT min(not_before) AS at FROM jobs INDEXED BY jobs_before_time WHERE state = 'queued' AND not_before IS NOT NULL;
+-- When the time of the next queued job comes: an instant, and how long the broker has listened then.
+SELECT min(not_before) AS at, min(waits_until) AS listened FROM jobs INDEXED BY jobs_before_time
+WHERE state = 'queued' AND not_before IS NOT NULL;
 
 -- name: times_come
--- Queued jobs whose time has come; or lies further ahead than any back-off, so that a clock was set meanwhile.
+-- Queued jobs whose time has come.
 SELECT id FROM jobs INDEXED BY jobs_before_time
-WHERE state = 'queued' AND not_before IS NOT NULL AND (not_before <= :now OR (retried > 0 AND not_before > :too_far))
+WHERE state = 'queued' AND not_before IS NOT NULL AND (not_before <= :now OR waits_until <= :listened)
 ORDER BY not_before
 LIMIT :limit;
 
@@ -383,7 +385,7 @@ LIMIT :limit;
 -- What may be changed of a job that has not ended.
 UPDATE jobs SET
   version = version + 1, priority = coalesce(:priority, priority), max_wall_s = :max_wall_s, scheduling_timeout_s = :scheduling_timeout_s,
-  schedule_until = :schedule_until, not_before = :not_before, hold = :hold,
+  schedule_until = :schedule_until, not_before = :not_before, waits_until = :waits_until, hold = :hold,
   changes = coalesce(:changes, changes)
 WHERE id = :id AND version = :expected;
 
