@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import ssl
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import httpx
 from starlette.types import ASGIApp, Message, Scope
 
 from jobd_mcp.operations import Request
+from jobd_mcp.schemas import Json
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +35,14 @@ class Answer:
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+    def json(self) -> Json:
+        """What it says; None where that is no JSON, as a proxy's page is none."""
+        try:
+            value: Json = json.loads(self.body)
+        except ValueError:
+            return None
+        return value
 
 
 class Caller(Protocol):

@@ -3,7 +3,6 @@ to do instead (`force`), so there is never a dead end."""
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 from mcp.server.mcpserver import AcceptedElicitation, Context
@@ -32,10 +31,7 @@ def wanted(operation: Operation, answer: Answer) -> str | None:
     """What is to be confirmed, in the broker's words; None: nothing."""
     if FORCE not in operation.fields or answer.status != 409:
         return None
-    try:
-        problem = as_object(json.loads(answer.body))
-    except ValueError:
-        return None
+    problem = as_object(answer.json())
     return str(problem.get("detail")) if problem.get("code") == CODE else None
 
 

@@ -45,7 +45,7 @@ class JobWaits:
             return None  # the plain call says what is wrong
         if answer.status >= 300:
             return None
-        watch = as_object(json.loads(answer.body))
+        watch = as_object(answer.json())
         return self._result(watch) if watch.get("state") == "completed" else created(self._task(watch))
 
     async def look(self, task: str, context: Context) -> Schema:
@@ -63,7 +63,7 @@ class JobWaits:
             answer = await self._asked(name, {"watch": task}, context)
         except Unreachable as error:
             raise MCPError(INTERNAL_ERROR, f"{error}; ask again in a moment") from None
-        said = as_object(json.loads(answer.body or b"{}"))
+        said = as_object(answer.json())
         if answer.status >= 300:
             code = INVALID_PARAMS if answer.status < 500 else INTERNAL_ERROR
             raise MCPError(code, f"{said.get('detail')}. {said.get('hint')}")

@@ -13,7 +13,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 from mcp.types import Annotations, CompleteRequestParams, CompleteResult, Completion
 
-from jobd_mcp.calls import Caller, Unreachable
+from jobd_mcp.calls import Answer, Caller, Unreachable
 from jobd_mcp.operations import Operation
 from jobd_mcp.schemas import Json, Schema, as_list, as_object, without_nulls
 from jobd_mcp.waiting import IdentityOf
@@ -31,21 +31,20 @@ class Reader:
     caller: Caller
     identity_of: IdentityOf
 
-    async def text(self, name: str, arguments: Mapping[str, Json], request: object | None) -> str:
-        """The answer as it came. Raises ResourceNotFoundError, or ResourceError with the broker's words."""
+    async def answer(self, name: str, arguments: Mapping[str, Json], request: object | None) -> Answer:
+        """What the broker says. Raises ResourceNotFoundError, or ResourceError with the broker's words."""
         try:
             answer = await self.caller.request(self.operations[name].request(arguments), self.identity_of(request))
         except Unreachable as error:
             raise ResourceError(f"{error}; try again in a moment") from None
-        said = answer.body.decode("utf-8", "replace")
         if answer.status < 300:
-            return said
-        problem = _object(said)
+            return answer
+        problem = as_object(answer.json())
         words = f"{problem.get('code', f'http_{answer.status}')}: {problem.get('detail', 'refused')}"
         raise (ResourceNotFoundError if answer.status == 404 else ResourceError)(words)
 
     async def object(self, name: str, arguments: Mapping[str, Json], request: object | None) -> Schema:
-        return as_object(without_nulls(_object(await self.text(name, arguments, request))))
+        return as_object(without_nulls((await self.answer(name, arguments, request)).json()))
 
 
 def offer(server: MCPServer[Any], reader: Reader) -> None:
@@ -63,7 +62,8 @@ def offer(server: MCPServer[Any], reader: Reader) -> None:
         annotations=Annotations(audience=["user", "assistant"], priority=0.5),
     )
     async def log(job: str, context: Context[Any, Any]) -> str:
-        return await reader.text("job_logs", {"job": _id(job), "tail": LOG_LINES}, _request(context))
+        answer = await reader.answer("job_logs", {"job": _id(job), "tail": LOG_LINES}, _request(context))
+        return answer.body.decode("utf-8", "replace")
 
     @server.resource(WORKER, title="A worker", description="One machine, as it is now.", mime_type="application/json")
     async def worker(worker: str, context: Context[Any, Any]) -> str:
@@ -111,14 +111,6 @@ def _id(text: str) -> int:
 
 def _request(context: Context[Any, Any]) -> object | None:
     return context.request_context.request
-
-
-def _object(text: str) -> Schema:
-    try:
-        value: Json = json.loads(text)
-    except ValueError:
-        return {}
-    return as_object(value)
 
 
 def _json(value: Schema) -> str:

@@ -87,7 +87,7 @@ def result(operation: Operation, answer: Answer) -> CallToolResult:
     if operation.text:
         text = answer.body.decode("utf-8", "replace")
         return CallToolResult(content=[TextContent(type="text", text=text)])
-    value = _json(answer)
+    value = answer.json()
     if not isinstance(value, dict):
         return Refusal(
             code="bad_answer",
@@ -102,7 +102,7 @@ def result(operation: Operation, answer: Answer) -> CallToolResult:
 
 def _refusal(operation: Operation, answer: Answer) -> Refusal:
     """A problem document as it stands; anything else (a proxy's page, say) by its status alone."""
-    problem = as_object(_json(answer))
+    problem = as_object(answer.json())
     code, detail = problem.get("code"), problem.get("detail")
     if not isinstance(code, str) or not isinstance(detail, str):
         return Refusal(
@@ -131,11 +131,3 @@ def _fields(details: list[Json]) -> list[str]:
         for detail in map(as_object, details)
         if "loc" in detail
     ]
-
-
-def _json(answer: Answer) -> Json:
-    try:
-        value: Json = json.loads(answer.body)
-    except ValueError:
-        return None
-    return value

@@ -72,7 +72,7 @@ class McpEndpoint:
         )
         self._sessions = StreamableHTTPSessionManager(
             lowlevel(server),
-            security_settings=_security(settings.allowed_hosts, settings.allowed_origins),
+            security_settings=security(settings.allowed_hosts, settings.allowed_origins),
             max_request_body_size=int(settings.max_body_mb * (1 << 20)),
         )
         self._socket = McpSocket(lowlevel(server))
@@ -112,7 +112,7 @@ class _Gate:
         await self._app({**scope, "headers": headers}, receive, send)
 
 
-def _security(hosts: Sequence[str], origins: Sequence[str]) -> TransportSecuritySettings:
+def security(hosts: Sequence[str], origins: Sequence[str]) -> TransportSecuritySettings:
     """Said explicitly: left unsaid, the SDK turns its checks off. The same lists as the doorman's."""
     known = [*auth.UNIX_NAMES, *hosts]
     return TransportSecuritySettings(

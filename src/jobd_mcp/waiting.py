@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -104,8 +103,4 @@ async def _array_states(ask: Ask, array: Json) -> str:
 
 
 def _answered(answer: Answer) -> dict[str, Json]:
-    try:
-        value: Json = json.loads(answer.body) if answer.status < 300 else None
-    except ValueError:
-        value = None
-    return as_object(value)
+    return as_object(answer.json() if answer.status < 300 else None)

@@ -41,7 +41,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from jobd_mcp.schemas import Schema
-from jobd_mcp.serve import _security
+from jobd_mcp.serve import security
 from jobd_mcp.server import lowlevel
 from jobd_mcp.tasks import IDENTIFIER, Context, TasksExtension, created, knows_tasks
 
@@ -328,7 +328,7 @@ async def prompt(context: ToolContext[Any, Any]) -> GetPromptResult | InputRequi
 
 
 def main(port: int) -> None:
-    sessions = StreamableHTTPSessionManager(lowlevel(server), security_settings=_security((), ()))
+    sessions = StreamableHTTPSessionManager(lowlevel(server), security_settings=security((), ()))
 
     @contextlib.asynccontextmanager
     async def life(_app: Starlette) -> AsyncIterator[None]:

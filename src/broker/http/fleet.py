@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import WithJsonSchema
 
 from broker.http import surface
@@ -122,27 +122,33 @@ async def worker_report(worker: WorkerId, said: Report, request: Request) -> Res
     return answered(await exchange.report(await broker_of(request), await caller(request), worker, said))
 
 
+async def _holder(
+    job: Id,
+    attempt: Attempt,
+    x_jobd_worker: Annotated[Uuid, Header()],
+    x_jobd_epoch: Annotated[int, Header(ge=1, le=MOST_ID)],
+    x_jobd_token: Annotated[str, Header(max_length=200)],
+) -> output.Holder:
+    """By which right bytes of a delivery are sent."""
+    return output.Holder(x_jobd_worker, x_jobd_epoch, job, attempt, x_jobd_token)
+
+
 @asked_most.put(
     "/jobs/{job}/assignments/{attempt}/log",
     openapi_extra=surface.not_a_tool(Scope.WORKER, because=FOR_WORKERS),
     response_model_exclude_none=True,
 )
 async def worker_log(
-    job: Id,
-    attempt: Attempt,
+    holder: Annotated[output.Holder, Depends(_holder)],
     request: Request,
     broker: The,
     who: Who,
     offset: Annotated[int, Query(ge=0, le=MOST_OFFSET)],
     crc32: Annotated[int, Query(ge=0, lt=1 << 32)],
-    x_jobd_worker: Annotated[Uuid, Header()],
-    x_jobd_epoch: Annotated[int, Header(ge=1, le=MOST_ID)],
-    x_jobd_token: Annotated[str, Header(max_length=200)],
     stream: Annotated[Literal["log", "index"], Query()] = "log",
     end: Annotated[int | None, Query(ge=0, le=MOST_OFFSET, description="All that its holder has, at the end.")] = None,
 ) -> LogSize:
     """Bytes of output at an offset: what is there is skipped, a gap is refused with the size."""
-    holder = output.Holder(x_jobd_worker, x_jobd_epoch, job, attempt, x_jobd_token)
     data = await _body(request, output.MOST_IN_ONE_CHUNK)
     return await output.append(broker, who, holder, stream, offset, crc32, data, end)
 
@@ -153,17 +159,12 @@ async def worker_log(
     response_model_exclude_none=True,
 )
 async def worker_result(
-    job: Id,
-    attempt: Attempt,
+    holder: Annotated[output.Holder, Depends(_holder)],
     request: Request,
     broker: The,
     who: Who,
-    x_jobd_worker: Annotated[Uuid, Header()],
-    x_jobd_epoch: Annotated[int, Header(ge=1, le=MOST_ID)],
-    x_jobd_token: Annotated[str, Header(max_length=200)],
 ) -> ResultKept:
     """What came out of a job, as JSON of at most 256 KiB: kept once."""
-    holder = output.Holder(x_jobd_worker, x_jobd_epoch, job, attempt, x_jobd_token)
     return await outcomes.keep_result(broker, who, holder, await _body(request, MOST_RESULT_BYTES))
 
 
@@ -173,8 +174,7 @@ async def worker_result(
     response_model_exclude_none=True,
 )
 async def worker_artifact(
-    job: Id,
-    attempt: Attempt,
+    holder: Annotated[output.Holder, Depends(_holder)],
     name: ArtifactName,
     request: Request,
     broker: The,
@@ -183,12 +183,8 @@ async def worker_artifact(
     sha256: Annotated[Sha256, Query(description="Of the whole file.")],
     offset: Annotated[int, Query(ge=0, le=MOST_OFFSET)],
     crc32: Annotated[int, Query(ge=0, lt=1 << 32)],
-    x_jobd_worker: Annotated[Uuid, Header()],
-    x_jobd_epoch: Annotated[int, Header(ge=1, le=MOST_ID)],
-    x_jobd_token: Annotated[str, Header(max_length=200)],
 ) -> ArtifactSize:
     """Bytes of a file that a job left, at an offset: as of output. Kept when all are here and match the checksum."""
-    holder = output.Holder(x_jobd_worker, x_jobd_epoch, job, attempt, x_jobd_token)
     data = await _body(request, output.MOST_IN_ONE_CHUNK)
     return await outcomes.put_artifact(broker, who, holder, outcomes.Offer(name, size, sha256), offset, crc32, data)
 

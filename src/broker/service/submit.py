@@ -154,9 +154,9 @@ def waits_at_submit(spec: JobSpec, now_ms: int, verdict: graph.Verdict) -> Reaso
     """What it waits for before any worker may have it."""
     held = gate.holds(hold=spec.hold, not_before=gate.instant(spec.not_before, now_ms))
     because = verdict.because
-    return (
-        held if held is not None and (spec.hold or because is None) else views.waits_for(because) if because else None
-    )
+    if because is None or spec.hold:  # a hold outlasts whatever else it waits for
+        return held
+    return views.waits_for(because)
 
 
 def _make_array(tx: Tx, spec: JobSpec, members: Members, wants: Shape, row: dict[str, Value], first: int) -> Shape:
