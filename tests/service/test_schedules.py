@@ -55,6 +55,30 @@ async def test_each_instant_is_one_ordinary_job_that_names_its_schedule(bench) -
     assert (job.spec or {})["labels"] == {"schedule": "nightly"}
 
 
+async def test_its_jobs_have_the_profile_and_the_project_that_a_submit_would_have(make_bench, tmp_path) -> None:
+    settings = {
+        "profiles": {"quick": {"max_wall_s": 60}},
+        "projects": {"vision": {"roots": [str(tmp_path)], "priority": 3}},
+    }
+    bench = await make_bench(**settings)
+    await put(bench, job={"command": "true", "profile": "quick", "cwd": str(tmp_path)})
+
+    await until_next(bench)
+
+    job = await bench.client.job_get((await bench.client.schedule_get("nightly")).last_job or 0, detail="full")
+    assert (job.project, (job.spec or {})["max_wall_s"], (job.sources or {})["max_wall_s"]) == (
+        "vision",
+        60,
+        "profile quick",
+    )
+    with pytest.raises(Refused) as caught:
+        await put(bench, job={"command": "true", "profile": "quik"})
+    assert (caught.value.code, "quick" in f"{caught.value.detail} {caught.value.hint}") == (
+        ProblemCode.INVALID_SPEC,
+        True,
+    )
+
+
 @pytest.mark.guarantee("G49")
 async def test_looked_at_twice_at_once_it_is_submitted_once(bench) -> None:
     await put(bench, overlap="allow")

@@ -10,9 +10,9 @@ import anyio.to_thread
 import structlog
 
 from broker.core import cron
-from broker.core.effective import effective
 from broker.core.retention import REMOVED
 from broker.service import snapshots, views
+from broker.service.completing import complete, completed
 from broker.service.context import Broker, Caller
 from broker.service.submit import Denial, accept, admit_environment, members_of
 from broker.service.transition import event
@@ -110,7 +110,7 @@ def _judge(broker: Broker, caller: Caller, asked: ScheduleRequest) -> None:
             hint="snapshot=copy, or snapshot=git",
         )
     snapshots.check(caller, asked.job)
-    whole = effective(asked.job, broker.settings.projects)
+    whole = complete(broker, asked.job)
     admit_environment(whole.spec)
     members_of(whole.spec)
 
@@ -186,7 +186,7 @@ async def _submit(broker: Broker, name: str) -> None:
     if reason is not None:
         await broker.store.run(partial(_skip, name=name, said=reason))
         return
-    whole = effective(await snapshots.taken(broker, caller, spec), broker.settings.projects)
+    whole = await completed(broker, await snapshots.taken(broker, caller, spec))
     members = await anyio.to_thread.run_sync(members_of, whole.spec)
 
     def fn(tx: Tx) -> None:

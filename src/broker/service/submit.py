@@ -123,13 +123,9 @@ def accept(
     until = _schedule_until(broker, spec)
     row = row_of(tx, whole, members.first, shape_id(tx, wants), place, caller.actor)
     ready = verdict.open == 0 and not row["hold"] and row["not_before"] is None
-    pause = gate.lasts_until(spec.not_before, broker.listening.now_ms())
-    row |= {
-        "blocked": verdict.open,
-        "schedule_until": until if ready else None,
-        "quota_token": token,
-        "waits_until": pause,
-    }
+    row |= {"blocked": verdict.open, "schedule_until": until if ready else None, "quota_token": token}
+    if row["not_before"] is not None:
+        row["waits_until"] = gate.lasts_until(spec.not_before, broker.listening.now_ms())
     first = tx.insert("add_job", **row)
     count(tx, spec.project, token, JobState.QUEUED, members.size, members.size * Demand.of(spec).gpus)
     jobs = range(first, first + members.size)
