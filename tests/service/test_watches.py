@@ -9,7 +9,7 @@ import pytest
 from broker.app import run_broker
 from broker.client import BrokerClient
 from broker.service import retention
-from broker.wire.jobs import CancelRequest, JobSpec
+from broker.wire.jobs import CancelRequest, JobSpec, Progress
 from broker.wire.problems import ProblemCode, Refused
 from broker.wire.settings import BrokerSettings
 from broker.wire.states import JobState
@@ -28,6 +28,12 @@ async def test_it_tells_how_a_job_stands_with_its_last_line_and_then_its_end(ben
     await worker.write(running, b"epoch 1\n\x1b[31mepoch 2\x1b[0m\n")
     meanwhile = await bench.client.watch_get(asked.watch)
     assert meanwhile.message == f"job {job} running for 0 s on w1; last line: epoch 2"
+
+    key = running.job, running.attempt
+    worker.held[key] = worker.held[key].model_copy(update={"progress": Progress(fraction=0.42, message="step 2")})
+    await worker.report()
+    so_far = await bench.client.watch_get(asked.watch)
+    assert so_far.message == f"job {job} running for 0 s on w1; 42% step 2; last line: epoch 2"
 
     await worker.finish(running, Outcome.EXITED, exit_code=3)
     done = await bench.client.watch_get(asked.watch)

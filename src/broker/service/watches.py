@@ -7,6 +7,7 @@ from collections import Counter
 
 from broker.service import array_counts, output, queries, views
 from broker.service.context import Broker, Caller
+from broker.service.rows import progress
 from broker.store.contract import Row, Tx
 from broker.wire.jobs import Waited
 from broker.wire.problems import ProblemCode, Refused
@@ -120,7 +121,7 @@ def _cancelled(row: Row) -> Watch:
 
 
 async def _message(broker: Broker, asked: WatchRequest) -> str:
-    """One job: where it runs and its last line. Several: how many are in each state."""
+    """One job: where it runs, how far it is, and its last line. Several: how many are in each state."""
     jobs = asked.job or []
     if len(jobs) == 1 and asked.array is None:
         return await _of_one(broker, jobs[0])
@@ -147,5 +148,8 @@ async def _of_one(broker: Broker, job: int) -> str:
         return said
     if row["started_at"] is not None:
         said += f" for {max(0, broker.clock.wall_ms() - row['started_at']) // 1000} s"
+    said += f" on {row['worker']}"
+    if (done := progress(row)) is not None:
+        said += f"; {done.fraction:.0%}" + (f" {done.message}" if done.message else "")
     last = await output.tail_text(broker, job, row["attempt"], 1, LONGEST_LINE)
-    return f"{said} on {row['worker']}" + (f"; last line: {last.strip()[:LONGEST_LINE]}" if last else "")
+    return said + (f"; last line: {last.strip()[:LONGEST_LINE]}" if last else "")
