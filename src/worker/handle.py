@@ -29,6 +29,7 @@ from worker.process.records import AdopteeRecord, ExitRecord, Identity, Json, Sp
 
 SURVIVORS_TOLD_AFTER_S = 5.0  # of a dead shim; a living one tells by itself
 _CLOSING_LIMIT_S = 10.0
+_REMOVALS = 100
 _LOOK_EVERY_S = 0.005
 _LONGEST_WHY = 500
 
@@ -456,13 +457,20 @@ def _complete_index(out: Path, idx: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """Our own files, one by one; only where a job put something of its own there it takes a walk."""
-    try:
-        for name in os.listdir(directory):
-            os.unlink(directory / name)
-        directory.rmdir()
-    except (IsADirectoryError, PermissionError):
-        shutil.rmtree(directory)
+    """Our own files, one by one; only where a job put something of its own there it takes a walk. A shim that still lives
+    may leave its last words meanwhile."""
+    for left in reversed(range(_REMOVALS)):
+        try:
+            for name in os.listdir(directory):
+                os.unlink(directory / name)
+            directory.rmdir()
+        except (IsADirectoryError, PermissionError):
+            shutil.rmtree(directory)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or not left:
+                raise
+            continue
+        return
 
 
 def _size(path: Path) -> int:
