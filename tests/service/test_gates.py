@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from pydantic import ValidationError
 
 from broker.wire.events import EventType
 from broker.wire.jobs import CancelRequest
@@ -39,6 +40,26 @@ async def test_a_time_that_has_come_is_no_reason_to_wait(bench) -> None:
     assert len((await (await bench.registered()).poll()).deliveries) == 1
 
 
+@pytest.mark.trial("B115")
+@pytest.mark.parametrize(
+    ("zone", "shown"),
+    [("+00:00", "2027-01-15T08:10:00"), ("+05:45", "2027-01-15T13:55:00"), ("-05:00", "2027-01-15T03:10:00")],
+)
+async def test_an_instant_is_the_same_in_every_zone_and_without_one_is_refused(bench, zone: str, shown: str) -> None:
+    assert bench.clock.wall == 1_800_000_000_000  # 2027-01-15T08:00:00Z
+    job = await bench.submit(not_before=f"{shown}{zone}")
+    worker = await bench.registered()
+
+    await bench.sweep(after_s=599)
+    assert (await worker.poll()).deliveries == []
+    await bench.sweep(after_s=1)
+    assert (await worker.one()).job == job
+
+    with pytest.raises(ValidationError, match="an instant with its offset"):
+        await bench.submit(not_before=shown)
+
+
+@pytest.mark.trial("B37")
 @pytest.mark.guarantee("G51")
 async def test_whoever_waits_for_its_time_takes_no_place_in_the_line(bench) -> None:
     first = await bench.submit(not_before=60, priority=50)

@@ -113,9 +113,11 @@ def test_garbage_is_a_client_error_and_never_a_500(broker, body: bytes) -> None:
 @pytest.mark.trial("B61")
 def test_a_stream_that_breaks_in_the_middle_loses_no_job_and_frees_the_wait(broker) -> None:
     headers = session_of(broker, broker.token)
-    job = answered(post(broker, call("job_submit", command="true"), broker.token, **headers))["result"][
-        "structuredContent"
+    submit = call("job_submit", command="true", idempotency_key="broken-stream")
+    job, repeated = [
+        answered(post(broker, submit, broker.token, **headers))["result"]["structuredContent"] for _ in range(2)
     ]
+    assert repeated == {**job, "repeated": True}
     bearer = {"Authorization": f"Bearer {broker.token}"}
     with (
         httpx.Client(trust_env=False, timeout=0.5) as client,
